@@ -1,0 +1,6 @@
+"""`python -m recalld`."""
+
+from recalld.cli import main
+
+if __name__ == "__main__":
+    main()

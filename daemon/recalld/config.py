@@ -1,0 +1,210 @@
+"""The configuration: one frozen struct with every default. Flag > environment > file > default.
+
+The file is TOML; `systemd/recalld.example.toml` shows every key with its default, and a test loads it.
+An environment variable is `RECALLD_` and the key's path with double underscores between: `RECALLD_RECALL__FLOOR=0.6`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import platformdirs
+from msgspec import Meta, Struct, field
+
+from recalld.core.gates import GateSettings
+from recalld.core.pack import RecallSettings
+from recalld.core.turns import Milliseconds, TurnSettings
+from recalld.errors import ConfigError
+
+ENV_PREFIX = "RECALLD_"
+ENV_FILE = "RECALLD_CONFIG"
+
+Port = Annotated[int, Meta(ge=0, le=65_535)]
+
+
+class NoteConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """Daily notes: in the agent's workspace (`workspace`), in the data folder (`data`), or none (`off`)."""
+
+    place: Literal["workspace", "data", "off"] = "workspace"
+
+
+class RpcConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """`tcp_port` 0: no TCP."""
+
+    tcp_host: str = "127.0.0.1"
+    tcp_port: Port = 0
+    contexts: Annotated[int, Meta(ge=1, le=256)] = 16
+
+
+class IndexConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """`commit_ms`: how long new memories wait for the word index. `snapshot_items`: vectors newer than the snapshot that
+    make a new one worth its minutes."""
+
+    commit_ms: Annotated[int, Meta(ge=10, le=900)] = 250
+    snapshot_items: Annotated[int, Meta(ge=16, le=1_000_000)] = 8_192
+    snapshot_threads: Annotated[int, Meta(ge=1, le=64)] = 1
+
+
+class Config(Struct, frozen=True, forbid_unknown_fields=True):
+    """`shared` maps an agent to a namespace that several agents use together."""
+
+    data_dir: str = ""
+    runtime_dir: str = ""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    drain_ms: Milliseconds = 20_000
+    shared: dict[str, str] = field(default_factory=dict)
+    turns: TurnSettings = TurnSettings()
+    gates: GateSettings = GateSettings()
+    recall: RecallSettings = RecallSettings()
+    notes: NoteConfig = NoteConfig()
+    rpc: RpcConfig = RpcConfig()
+    index: IndexConfig = IndexConfig()
+
+    @property
+    def data_path(self) -> Path:
+        return Path(self.data_dir).expanduser()
+
+    @property
+    def runtime_path(self) -> Path:
+        return Path(self.runtime_dir).expanduser()
+
+    def address(self, endpoint: str) -> str:
+        """The ipc address of `events`, `context` or `rpc`."""
+        return f"ipc://{self.runtime_path / endpoint}.ipc"
+
+    @property
+    def rpc_tcp_address(self) -> str | None:
+        if not self.rpc.tcp_port:
+            return None
+        host = f"[{self.rpc.tcp_host}]" if ":" in self.rpc.tcp_host else self.rpc.tcp_host
+        return f"tcp://{host}:{self.rpc.tcp_port}"
+
+
+# What a running daemon takes up on SIGHUP; all else needs a restart.
+RELOADABLE = ("log_level", "gates", "recall", "notes", "drain_ms")
+
+
+def default_file() -> Path:
+    return Path(platformdirs.user_config_dir("recalld")) / "recalld.toml"
+
+
+def default_runtime_dir(environ: Mapping[str, str]) -> str:
+    base = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    return str(Path(base) / "recalld")
+
+
+def load(
+    file: Path | None = None, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None
+) -> Config:
+    """The effective configuration. Raises ConfigError naming the key, where it was set, and what is allowed."""
+    env = os.environ if environ is None else environ
+    named = file or (Path(env[ENV_FILE]) if env.get(ENV_FILE) else None)
+    tree = _read(named or default_file(), must_exist=named is not None)
+    _merge(tree, _from_environ(env))
+    for key, value in (flags or {}).items():
+        if value is not None:
+            _merge(tree, _nested(key.split("."), value))
+    tree["data_dir"] = tree.get("data_dir") or platformdirs.user_data_dir("recalld")
+    tree["runtime_dir"] = tree.get("runtime_dir") or default_runtime_dir(env)
+    try:
+        config = msgspec.convert(tree, Config, strict=False)
+    except msgspec.ValidationError as e:
+        raise ConfigError(_explain(str(e), named or default_file())) from None
+    return _checked(config)
+
+
+def _read(path: Path, *, must_exist: bool) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if must_exist:
+            raise ConfigError(f"the configuration file {path} does not exist: name another, or leave it out") from None
+        return {}
+    except OSError as e:
+        raise ConfigError(f"the configuration file {path} cannot be read: {e.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise ConfigError(f"the configuration file {path} is not TOML: {e}") from None
+
+
+def _from_environ(env: Mapping[str, str]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for name, value in env.items():
+        if name.startswith(ENV_PREFIX) and name != ENV_FILE:
+            keys = name.removeprefix(ENV_PREFIX).lower().split("__")
+            _merge(tree, _nested(keys, _parsed(value)))
+    return tree
+
+
+def _parsed(value: str) -> Any:
+    """Lists and tables in TOML's notation; everything else as text, which the types then convert."""
+    if value.startswith(("[", "{")):
+        try:
+            return tomllib.loads(f"v = {value}")["v"]
+        except tomllib.TOMLDecodeError:
+            return value
+    return value
+
+
+def _nested(keys: list[str], value: Any) -> dict[str, Any]:
+    tree: Any = value
+    for key in reversed(keys):
+        tree = {key: tree}
+    return dict(tree)
+
+
+def _merge(into: dict[str, Any], tree: dict[str, Any]) -> None:
+    for key, value in tree.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value
+
+
+def _explain(text: str, path: Path) -> str:
+    """msgspec's message as ours: the key by its path, and the nearest known one where it is unknown."""
+    head, _, where = text.partition(" - at ")
+    place = where.strip("`").removeprefix("$").lstrip(".")
+    unknown = re.search(r"unknown field `([^`]*)`", head)
+    if unknown:
+        key = f"{place}.{unknown[1]}".lstrip(".")
+        near = difflib.get_close_matches(key, _keys(Config), n=1)
+        hint = f"; did you mean `{near[0]}`?" if near else "; `recalld config show` lists all keys"
+        return f"unknown configuration key `{key}` (file {path} or environment){hint}"
+    return f"configuration key `{place}` (file {path} or environment): {head}"
+
+
+def _keys(kind: type[Struct], prefix: str = "") -> list[str]:
+    found = []
+    for f in msgspec.structs.fields(kind):
+        name = f"{prefix}{f.name}"
+        found.append(name)
+        if isinstance(f.type, type) and issubclass(f.type, Struct):
+            found.extend(_keys(f.type, f"{name}."))
+    return found
+
+
+def _checked(config: Config) -> Config:
+    if config.rpc.tcp_port:
+        try:
+            loopback = ipaddress.ip_address(config.rpc.tcp_host).is_loopback
+        except ValueError:
+            raise ConfigError(
+                f"`rpc.tcp_host` is {config.rpc.tcp_host!r}: write an IP address, such as 127.0.0.1"
+            ) from None
+        if not loopback:
+            raise ConfigError(
+                f"`rpc.tcp_host` is {config.rpc.tcp_host}, which other machines can reach: only loopback (127.0.0.1, ::1) is served."
+                " Forward the port over ssh to use it from elsewhere"
+            )
+    for key, value in (("data_dir", config.data_dir), ("runtime_dir", config.runtime_dir)):
+        if not Path(value).expanduser().is_absolute():
+            raise ConfigError(f"`{key}` is {value!r}: write an absolute path")
+    return config

@@ -1,0 +1,85 @@
+"""The numbered steps of the schema. A step that was released is never changed; the store checks that it was not."""
+
+from __future__ import annotations
+
+MIGRATIONS: tuple[str, ...] = (
+    # 1: the first schema
+    """
+    CREATE TABLE sources (           -- what is stored of each publisher's life
+        src TEXT PRIMARY KEY,
+        upto INTEGER NOT NULL,
+        above BLOB NOT NULL,         -- MessagePack list of stored seqs beyond a gap
+        given_up INTEGER NOT NULL,
+        seen_ms INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    CREATE TABLE journal (           -- events of turns that are not stored yet
+        id INTEGER PRIMARY KEY,
+        src TEXT NOT NULL,
+        seq INTEGER NOT NULL,
+        signal BLOB NOT NULL,
+        UNIQUE (src, seq)
+    );
+    CREATE TABLE turns (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        namespace TEXT NOT NULL,
+        agent TEXT NOT NULL,
+        session TEXT NOT NULL,
+        session_id TEXT,
+        opened_ms INTEGER NOT NULL,
+        closed_ms INTEGER NOT NULL,
+        closed_by TEXT NOT NULL,
+        status TEXT NOT NULL,
+        outcome TEXT NOT NULL,
+        reason TEXT,
+        revision INTEGER NOT NULL,
+        speaker TEXT NOT NULL,
+        answerer TEXT NOT NULL,
+        user TEXT NOT NULL,
+        assistant TEXT NOT NULL,
+        transcript TEXT,
+        workspace TEXT,
+        noted INTEGER NOT NULL DEFAULT 0
+    );
+    CREATE INDEX turns_to_note ON turns (id) WHERE noted = 0;
+    CREATE INDEX turns_of_agent ON turns (agent, outcome, reason);
+    CREATE TABLE turn_runs (
+        namespace TEXT NOT NULL,
+        session TEXT NOT NULL,
+        run_id TEXT NOT NULL,
+        turn_id INTEGER NOT NULL REFERENCES turns (id),
+        PRIMARY KEY (namespace, session, run_id)
+    ) WITHOUT ROWID;
+    CREATE INDEX runs_of_turn ON turn_runs (turn_id);
+    CREATE TABLE memories (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        namespace TEXT NOT NULL,
+        turn_id INTEGER REFERENCES turns (id),
+        kind TEXT NOT NULL,
+        category TEXT,
+        text TEXT NOT NULL,
+        created_ms INTEGER NOT NULL
+    );
+    CREATE INDEX memories_of_namespace ON memories (namespace, id);
+    CREATE INDEX memories_of_turn ON memories (turn_id);
+    CREATE INDEX notes_by_text ON memories (namespace, text) WHERE kind = 'note';
+    CREATE TABLE models (
+        id INTEGER PRIMARY KEY,
+        identity TEXT NOT NULL UNIQUE  -- of the embedding model and the analyser of words, with their settings
+    );
+    CREATE TABLE embeddings (
+        memory_id INTEGER NOT NULL REFERENCES memories (id) ON DELETE CASCADE,
+        model_id INTEGER NOT NULL REFERENCES models (id),
+        vector BLOB NOT NULL,        -- 256 little-endian 16-bit floats, unit length
+        terms TEXT NOT NULL,         -- the text's index terms, separated by blanks
+        PRIMARY KEY (memory_id, model_id)
+    ) WITHOUT ROWID;
+    CREATE TABLE tombstones (        -- removed memories, in order: the indexes follow it
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        namespace TEXT NOT NULL,
+        memory_id INTEGER NOT NULL,
+        forgotten INTEGER NOT NULL   -- 1: a person's wish; 0: replaced by a later version of its turn
+    );
+    CREATE INDEX tombstones_of_namespace ON tombstones (namespace, id);
+    CREATE INDEX tombstones_of_memory ON tombstones (memory_id);
+    """,
+)

@@ -1,0 +1,82 @@
+"""Makes the HNSW snapshot of one namespace, in a process of its own: building is minutes of processor time, and saving
+and loading hold the interpreter's lock. Continues from the last snapshot where there is a good one.
+
+Usage: python -m recalld.edge.snapshot DATABASE NAMESPACE IDENTITY FOLDER THREADS
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from usearch.index import Index
+
+from recalld.edge.embed import DIMENSIONS
+from recalld.edge.files import checksum, sync_folder, write_atomic
+from recalld.edge.store import Reader
+from recalld.edge.vectors import SnapshotHeader, read_header
+
+NICE = 10  # recall and capture go first
+
+
+def build(database: Path, namespace: str, identity: str, folder: Path, threads: int) -> SnapshotHeader:
+    """Write the next snapshot and its header; remove the one before. Returns the header."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
+        model_id = db.execute("SELECT id FROM models WHERE identity = ?", (identity,)).fetchone()[0]
+        tombstone_id = db.execute(
+            "SELECT coalesce(max(id), 0) FROM tombstones WHERE namespace = ?", (namespace,)
+        ).fetchone()[0]
+    db.close()
+    reader = Reader(database, model_id)
+    index, header = _last(folder, identity)
+    for _, memory_id in reader.tombstones(namespace, header.tombstone_id if header else 0):
+        if memory_id in index:
+            index.remove(memory_id)
+    ids, vectors = reader.vectors(namespace, header.memory_id if header else 0)
+    reader.close()
+    if ids:
+        index.add(np.array(ids, dtype=np.uint64), vectors, threads=threads)
+    number = int(header.file.split(".")[0]) + 1 if header else 1
+    path = folder / f"{number}.usearch"
+    index.save(str(path))
+    with path.open("rb") as f:
+        os.fsync(f.fileno())
+    sync_folder(folder)
+    highest = ids[-1] if ids else (header.memory_id if header else 0)
+    new = SnapshotHeader(
+        file=path.name,
+        checksum=checksum(path),
+        identity=identity,
+        count=len(index),
+        memory_id=highest,
+        tombstone_id=tombstone_id,
+    )
+    write_atomic(folder / "snapshot.json", msgspec.json.encode(new))
+    for old in folder.glob("*.usearch"):  # a daemon that still views one keeps its mapping
+        if old.name != path.name:
+            old.unlink()
+    return new
+
+
+def _last(folder: Path, identity: str) -> tuple[Any, SnapshotHeader | None]:
+    try:
+        header = read_header(folder)
+        path = folder / header.file
+        if header.identity == identity and checksum(path) == header.checksum:
+            index = Index.restore(str(path), view=False)
+            if index is not None:
+                return index, header
+    except (OSError, ValueError):
+        pass  # missing or damaged: from the record
+    return Index(ndim=DIMENSIONS, metric="cos", dtype="bf16", connectivity=16, expansion_add=128), None
+
+
+if __name__ == "__main__":
+    os.nice(NICE)
+    build(Path(sys.argv[1]), sys.argv[2], sys.argv[3], Path(sys.argv[4]), int(sys.argv[5]))

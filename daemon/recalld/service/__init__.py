@@ -1,0 +1,1 @@
+"""The tasks that join the pure core to the edges."""

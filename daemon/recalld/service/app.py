@@ -1,0 +1,323 @@
+"""The daemon: everything opened in order of dependence, run in one task group, and drained in the opposite order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskStatus
+from msgspec.structs import replace
+
+import recalld
+from recalld import log
+from recalld.config import RELOADABLE, Config
+from recalld.core.words import ANALYSER
+from recalld.edge import files
+from recalld.edge.embed import Embedder, load_background
+from recalld.edge.nng import ContextPublisher, Events, Rpc
+from recalld.edge.store import Reader, Store
+from recalld.edge.systemd import Notifier
+from recalld.errors import ConfigError, RecalldError
+from recalld.service.capture import Capture
+from recalld.service.counters import Counters
+from recalld.service.indexing import Indexing
+from recalld.service.ingest import Ingest
+from recalld.service.memories import Memories
+from recalld.service.recall import Recall
+from recalld.service.rpc import RpcService
+from recalld.service.writer import Writer
+from recalld.wire.messages import Captured, DaemonInfo, StatusResult
+
+STATUS_SECONDS = 10.0
+STUCK_SECONDS = 5.0  # the recall thread wakes at least every second
+SWITCH_SECONDS = 0.0005  # a thread waits this long for the interpreter's lock; at the default 5 ms recall took 217 ms
+
+
+class Daemon:
+    """One life of recalld. `run` returns after a clean drain; `stop` may be called from a signal handler."""
+
+    def __init__(self, config: Config, reload: Callable[[], Config] | None = None) -> None:
+        self.config = config
+        self._reload = reload
+        self.info = DaemonInfo("recalld", recalld.__version__, uuid4().hex)
+        self.counters = Counters()
+        self._started = time.monotonic()
+        self._notifier = Notifier()
+        self._stop = anyio.Event()
+        self._log = log.get("daemon")
+        self._cancel: Callable[[], None] = lambda: None
+
+    def stop(self) -> None:
+        """Begin to drain; the second call ends at once."""
+        if self._stop.is_set():
+            self._log.warning("stopped before everything was drained; the journal has the rest")
+            self._cancel()
+        self._stop.set()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Serve until stopped. Raises RecalldError where the daemon cannot start."""
+        sys.setswitchinterval(SWITCH_SECONDS)
+        config = self.config
+        self._log.info(
+            "start started", version=recalld.__version__, data_dir=config.data_dir, runtime_dir=config.runtime_dir
+        )
+        async with AsyncExitStack() as stack:
+            data = files.own_folder(config.data_path, "data_dir")
+            runtime = files.own_folder(config.runtime_path, "runtime_dir")
+            stack.enter_context(files.locked(data))
+            await self._open(stack, data, runtime)
+            async with anyio.create_task_group() as tg:
+                self._cancel = tg.cancel_scope.cancel
+                await self._serve(tg)
+                ready_s = time.monotonic() - self._started
+                self._log.info("start complete", seconds=round(ready_s, 3), memories=self._memories_held())
+                self._notifier.ready(self._summary())
+                task_status.started()
+                await self._stop.wait()
+                await self._drain_and_stop(tg)
+        self._log.info("stop complete")
+
+    async def _open(self, stack: AsyncExitStack, data: Path, runtime: Path) -> None:
+        """Files, sockets and threads, in order of dependence; the stack closes them in the opposite order."""
+        config, counters = self.config, self.counters
+        embedder = await anyio.to_thread.run_sync(Embedder)
+        background = load_background()
+        identity = f"{embedder.identity} {ANALYSER}"
+        self.store = await stack.enter_async_context(_opened_store(data / "recalld.db", identity))
+        self.writer = Writer(self.store, counters)
+        reader = Reader(self.store.path, self.store.model_id)
+        self.recall = Recall(
+            reader=Reader(self.store.path, self.store.model_id),
+            embedder=embedder,
+            background=background,
+            counters=counters,
+            settings=lambda: self.config.recall,
+            find=lambda namespace: self.indexing.namespaces.get(namespace),
+        )
+        self.indexing = Indexing(
+            folder=data / "index",
+            store=self.store,
+            reader=reader,
+            writer=self.writer,
+            embedder=embedder,
+            identity=identity,
+            counters=counters,
+            config=config.index,
+            when_idle=self.recall.when_idle,
+        )
+        await anyio.to_thread.run_sync(self.indexing.open_all)
+        self.recall.start()
+        stack.callback(self.recall.stop)
+
+        def refused(uid: int) -> None:
+            counters.ignored["foreign_uid"] += 1
+
+        self.context = ContextPublisher(config.address("context"), refused)
+        stack.callback(self.context.close)
+        self.memories = Memories(self.store, self.writer, self.indexing)
+        self.ingest = Ingest(
+            store=self.store,
+            writer=self.writer,
+            recall=self.recall,
+            counters=counters,
+            config=lambda: self.config,
+            daemon=self.info,
+            publish=self.context.publish,
+            closed=lambda turn: self.capture.put(turn),
+        )
+        self.capture = Capture(
+            store=self.store,
+            writer=self.writer,
+            memories=self.memories,
+            counters=counters,
+            config=lambda: self.config,
+            publish=self._publish_captured,
+        )
+        replayed = await self.ingest.restore()
+        if replayed:
+            self._log.info("journal replayed", events=replayed, open_turns=self.ingest.book.open_turns)
+        token_path = runtime / "rpc.token"
+        tcp = config.rpc_tcp_address
+        token = files.make_token(token_path) if tcp else None
+        self.rpc = Rpc([config.address("rpc"), *([tcp] if tcp else [])], refused)
+        stack.callback(self.rpc.close)
+        self.rpc_service = RpcService(
+            store=self.store,
+            memories=self.memories,
+            recall=self.recall,
+            ingest=self.ingest,
+            counters=counters,
+            config=lambda: self.config,
+            status=self.status,
+            drain=self.drain,
+            token=token,
+        )
+        self.events = Events(config.address("events"), refused)
+        stack.callback(self.events.close)
+
+    def _publish_captured(self, captured: Captured) -> None:
+        self.ingest.publish(captured, captured.src)
+
+    async def _serve(self, tg: anyio.abc.TaskGroup) -> None:
+        for task in (
+            self.writer.run,
+            self.indexing.run,
+            self.ingest.run,
+            self.ingest.run_timers,
+            self._watch_signals,
+            self._report,
+        ):
+            tg.start_soon(task)
+        tg.start_soon(self.capture.run)
+        tg.start_soon(self.rpc.serve, self.rpc_service.handle, self.config.rpc.contexts)
+        self.events.start(self.ingest.receive)
+
+    # -- draining
+
+    async def drain(self) -> int:
+        """Close every open turn; return how many when they are stored and findable."""
+        count = await self.ingest.close_turns("drain")
+        await self.capture.idle()
+        await self.indexing.flush()
+        return count
+
+    async def _drain_and_stop(self, tg: anyio.abc.TaskGroup) -> None:
+        self._notifier.stopping()
+        self._log.info("stop started", open_turns=self.ingest.book.open_turns)
+        self.ingest.draining = True
+        with anyio.move_on_after(self.config.drain_ms / 1000) as scope:
+            await anyio.sleep(0.05)  # what is in the sockets already
+            closed = await self.drain()
+            self._log.info("turns drained", turns=closed)
+        if scope.cancelled_caught:
+            self._log.warning(
+                "not everything was drained in time; the journal has the rest", drain_ms=self.config.drain_ms
+            )
+        self.writer.stop()
+        tg.cancel_scope.cancel()
+
+    # -- watching
+
+    async def _watch_signals(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async for number in signals:
+                if number == signal.SIGHUP:
+                    self.reload()
+                else:
+                    self.stop()
+
+    def reload(self) -> None:
+        """Take up what can be changed while running; say what cannot. A configuration that is wrong changes nothing."""
+        if self._reload is None:
+            return
+        self._notifier.reloading()
+        try:
+            new = self._reload()
+        except ConfigError as e:
+            self.counters.faults["configuration"] = f"not reloaded: {e}"
+            self._log.error("reload failed", error=str(e))
+        else:
+            self.counters.faults.pop("configuration", None)
+            changed = [f for f in Config.__struct_fields__ if getattr(new, f) != getattr(self.config, f)]
+            kept = {f: getattr(self.config, f) for f in changed if f not in RELOADABLE}
+            self.config = replace(new, **kept)
+            log.configure(self.config.log_level)
+            self._log.info(
+                "reload complete",
+                changed=",".join(f for f in changed if f in RELOADABLE) or "nothing",
+                needs_restart=",".join(kept) or "nothing",
+            )
+        self._notifier.ready(self._summary())
+
+    async def _report(self) -> None:
+        """Feed the watchdog while the recall thread lives, and tell the service manager how we are."""
+        interval = min(STATUS_SECONDS, (self._notifier.watchdog_s or STATUS_SECONDS * 2) / 2)
+        while True:
+            if time.monotonic() - self.recall.beat < STUCK_SECONDS:
+                self._notifier.alive()
+            self._notifier.status(self._summary())
+            await anyio.sleep(interval)
+
+    def _memories_held(self) -> int:
+        return sum(len(i.vectors) for i in self.indexing.namespaces.values())
+
+    def _summary(self) -> str:
+        recalls = sum(n for status, n in self.counters.recalls.items() if ":" not in status)
+        faults = f"; faults: {', '.join(self.counters.faults)}" if self.counters.faults else ""
+        return f"{self._memories_held()} memories, {recalls} recalls, {self.counters.late} late{faults}"
+
+    async def status(self) -> StatusResult:
+        agents: dict[str, dict[str, Any]] = {}
+        for agent, outcome, reason, count in await self.store.rows(
+            "SELECT agent, outcome, reason, count(*) FROM turns GROUP BY agent, outcome, reason"
+        ):
+            entry = agents.setdefault(agent, {"seen": 0, "captured": 0, "skipped": {}, "memories": 0})
+            entry["seen"] += count
+            if outcome == "captured":
+                entry["captured"] += count
+            else:
+                entry["skipped"][reason] = count
+        for namespace, count in await self.store.rows("SELECT namespace, count(*) FROM memories GROUP BY namespace"):
+            agents.setdefault(namespace, {"seen": 0, "captured": 0, "skipped": {}, "memories": 0})["memories"] = count
+        c = self.counters
+        return StatusResult(
+            daemon=self.info,
+            uptime_s=round(time.monotonic() - self._started, 3),
+            data_dir=self.config.data_dir,
+            events=dict(c.events),
+            ignored=dict(c.ignored),
+            errors=dict(c.errors),
+            agents=agents,
+            recalls=dict(c.recalls),
+            latency_ms=c.latency(),
+            late=c.late,
+            open_turns=self.ingest.book.open_turns,
+            faults=[*(f"{thing}: {what}" for thing, what in c.faults.items()), *self._unaccounted()],
+        )
+
+    def _unaccounted(self) -> list[str]:
+        """Turns that were opened and are neither open, nor waiting to be stored, nor stored with an outcome."""
+        missing = self.counters.opened.total() - self.counters.finished.total() - self.ingest.book.open_turns
+        if missing <= 0 or self.capture.waiting:
+            return []
+        return [f"turns: {missing} were seen and have no outcome; please report it with the daemon's log"]
+
+
+@asynccontextmanager
+async def _opened_store(path: Path, identity: str) -> AsyncIterator[Store]:
+    store = Store(path)
+    await store.open(identity)
+    try:
+        yield store
+    finally:
+        with anyio.CancelScope(shield=True):
+            await store.close()
+
+
+def run(config: Config, reload: Callable[[], Config] | None = None) -> None:
+    """Run the daemon in a new event loop until it is stopped. Raises RecalldError."""
+    daemon = Daemon(config, reload)
+    os.umask(0o077)
+    try:
+        anyio.run(daemon.run, backend="asyncio", backend_options={"use_uvloop": True})
+    except ExceptionGroup as group:
+        first = next((e for e in _leaves(group) if isinstance(e, RecalldError)), None)
+        if first is not None:
+            raise first from group
+        raise
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for e in group.exceptions:
+        found.extend(_leaves(e) if isinstance(e, BaseExceptionGroup) else [e])
+    return found

@@ -1,0 +1,225 @@
+"""Closed turns to memories: gates, the user's words and the answer, facts by rule, the store, the daily note."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from recalld import log
+from recalld.config import Config
+from recalld.core.clean import shorten
+from recalld.core.extract import extract
+from recalld.core.gates import capture_gate
+from recalld.core.scope import scope_of
+from recalld.core.turns import Turn
+from recalld.edge.files import append_note, folder_name, note_path
+from recalld.edge.store import Store, TurnRow, release_unit
+from recalld.errors import StorageError
+from recalld.service.counters import Counters
+from recalld.service.memories import Memories, NewMemory, TurnWrite
+from recalld.service.writer import Writer
+from recalld.wire.messages import PROTOCOL_VERSION, Captured, CapturedTurn
+
+WAITING_MAX = 16_384  # about 2 kB each; beyond it events are taken in no faster than turns are stored
+BATCH_MAX = 64  # turns stored together when many close at once
+USER_CHARS_MAX = 4_000  # of a turn's memory; the whole text stays with the turn
+ANSWER_CHARS_MAX = 2_000
+RETRY_SECONDS = (0.2, 1.0, 5.0)  # the last one again and again: a closed turn is never given up
+NOTE_CHARS_MAX = 300
+
+
+class Capture:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        writer: Writer,
+        memories: Memories,
+        counters: Counters,
+        config: Callable[[], Config],
+        publish: Callable[[Captured], None],
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._memories = memories
+        self._counters = counters
+        self._config = config
+        self._publish = publish
+        self._log = log.get("capture")
+        self._send, self._turns = anyio.create_memory_object_stream[Turn](WAITING_MAX)
+        self._idle = anyio.Event()
+        self.waiting = 0  # turns handed over and not stored yet
+
+    async def put(self, turn: Turn) -> None:
+        """Hand over a closed turn; waits while WAITING_MAX are waiting to be stored."""
+        self.waiting += 1
+        await self._send.send(turn)
+
+    async def idle(self) -> None:
+        """Return when everything handed over is stored."""
+        while self.waiting:
+            await self._idle.wait()
+
+    async def run(self) -> None:
+        """Store each turn, in order, until cancelled."""
+        await self.write_notes()
+        async for turn in self._turns:
+            batch = {self._identity(turn): turn}
+            waiting: Turn | None = None
+            while waiting is None and len(batch) < BATCH_MAX:
+                try:
+                    following = self._turns.receive_nowait()
+                except anyio.WouldBlock:
+                    break
+                if self._identity(following) in batch:  # the next version of a turn must find the one before stored
+                    waiting = following
+                else:
+                    batch[self._identity(following)] = following
+            await self._store_batch(list(batch.values()))
+            if waiting is not None:
+                await self._store_batch([waiting])
+
+    @staticmethod
+    def _identity(turn: Turn) -> tuple[str, str, str]:
+        return turn.namespace, turn.session, turn.key
+
+    async def _store_batch(self, turns: list[Turn]) -> None:
+        attempt = 0
+        while True:
+            try:
+                writes = [await self._prepare(turn) for turn in turns]
+                await self._memories.write_turns(writes)
+                break
+            except StorageError as e:
+                pause = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)]
+                attempt += 1
+                self._log.warning("turns not stored yet", turns=len(turns), retry_s=pause, error=str(e))
+                await anyio.sleep(pause)
+        for turn, write in zip(turns, writes, strict=True):
+            self._tell(turn, write)
+        await self.write_notes()
+        self.waiting -= len(turns)
+        self._idle.set()
+        self._idle = anyio.Event()
+
+    def _tell(self, turn: Turn, write: TurnWrite) -> None:
+        if turn.revision == 0:
+            self._counters.finished[turn.agent] += 1
+        row = write.row
+        self._publish(
+            Captured(
+                v=PROTOCOL_VERSION,
+                type="captured",
+                id=f"turn-{row.id}-{row.revision}",
+                src=turn.src,
+                ts=time.time_ns() // 1_000_000,
+                turn=CapturedTurn(row.id, row.session, row.closed_by, list(turn.runs)),
+                outcome="skipped" if row.outcome == "skipped" else "captured",
+                revision=row.revision,
+                reason=row.reason,
+                memories=[f"m{i}" for i in write.memory_ids],
+            )
+        )
+
+    async def _prepare(self, turn: Turn) -> TurnWrite:
+        """The turn as it will be stored: with what an earlier version of it knew, and the memories drawn from it."""
+        runs = list(turn.runs) or [turn.key]
+        prior = await self._store.turn_by_runs(turn.namespace, turn.session, runs)
+        user = turn.user or (prior.user if prior else "")
+        assistant = turn.assistant or (prior.assistant if prior else "")
+        config = self._config()
+        scope = scope_of(turn.ctx, config.shared)
+        reason = capture_gate(scope, turn.ctx, user, assistant, config.gates)
+        if not turn.seqs and prior is None:  # a question alone is not kept, so no turn may depend on it
+            reason = "prompt_only"
+        if prior is not None and prior.reason == "forgotten":
+            reason, user, assistant = "forgotten", "", ""
+        status = turn.status if turn.assistant or not prior or not prior.assistant else prior.status
+        row = TurnRow(
+            id=0,
+            namespace=turn.namespace,
+            agent=turn.agent,
+            session=turn.session,
+            session_id=turn.ctx.session_id,
+            opened_ms=min(turn.first_ts, prior.opened_ms) if prior else turn.first_ts,
+            closed_ms=max(turn.last_ts, prior.closed_ms) if prior else turn.last_ts,
+            closed_by=turn.closed_by,
+            status=status,
+            outcome="skipped" if reason else "captured",
+            reason=reason,
+            revision=prior.revision + 1 if prior else 0,
+            speaker=turn.ctx.sender_name or (prior.speaker if prior else "User"),
+            answerer=turn.ctx.agent_name or (prior.answerer if prior else "Assistant"),
+            user=user if not reason else "",
+            assistant=assistant if not reason else "",
+            transcript=turn.transcript or (prior.transcript if prior else None),
+            workspace=turn.ctx.workspace_dir or (prior.workspace if prior else None),
+        )
+        memories = [] if reason else await anyio.to_thread.run_sync(memories_of, row)
+        return TurnWrite(row, runs, memories, release_unit(turn.journal), prior)
+
+    async def write_notes(self) -> None:
+        """Append the daily notes of stored turns that have none yet; what fails is tried again with the next turn."""
+        place = self._config().notes.place
+        rows = await self._store.rows("SELECT id FROM turns WHERE noted = 0 ORDER BY id LIMIT ?", BATCH_MAX * 4)
+        done: list[tuple[int]] = []
+        for (turn_id,) in rows:
+            row = await self._store.turn(turn_id)
+            if row is not None and row.outcome == "captured" and place != "off":
+                try:
+                    await anyio.to_thread.run_sync(self._append_note, row, place)
+                except OSError as e:
+                    self._counters.faults["notes"] = f"daily note of agent {row.agent}: {e}"
+                    self._log.warning("daily note not written", agent=row.agent, error=str(e))
+                    break
+            done.append((turn_id,))
+        else:
+            self._counters.faults.pop("notes", None)
+        if done:
+            try:
+                await self._writer.write([("UPDATE turns SET noted = 1 WHERE id = ?", done)])
+            except StorageError:
+                return  # the anchors keep the same section from being written twice
+
+    def _append_note(self, row: TurnRow, place: str) -> None:
+        folder = self._config().data_path / "notes" / folder_name(row.namespace)
+        if (
+            place == "workspace"
+            and row.workspace
+            and Path(row.workspace).is_absolute()
+            and Path(row.workspace).is_dir()
+        ):
+            folder = Path(row.workspace) / "memory"
+        path = note_path(folder, row.opened_ms)
+        anchor = f"<!-- session:{_anchor(row.session)} turn:{row.id} transcript:{_anchor(row.transcript or '')} -->"
+        when = time.strftime("%H:%M", time.localtime(row.opened_ms / 1000))
+        lines = [
+            f"- {name}: {_bullet(text)}"
+            for name, text in ((row.speaker, row.user), (row.answerer, row.assistant))
+            if text
+        ]
+        append_note(path, anchor, f"## {when}", lines)
+
+
+def memories_of(row: TurnRow) -> list[NewMemory]:
+    """The turn as one memory, both names in it, and the facts its user stated."""
+    parts = (
+        (row.speaker, shorten(row.user, USER_CHARS_MAX)),
+        (row.answerer, shorten(row.assistant, ANSWER_CHARS_MAX)),
+    )
+    memories = [NewMemory("turn", "\n".join(f"{name}: {text}" for name, text in parts if text))]
+    memories += [NewMemory("fact", fact.text, fact.category) for fact in extract(row.user, row.speaker)]
+    return memories
+
+
+def _bullet(text: str) -> str:
+    """One line: a heading, a bullet or an anchor in the text cannot pose as one of the note's own."""
+    return shorten(" ".join(text.split()), NOTE_CHARS_MAX).replace("<!--", "‹!--")
+
+
+def _anchor(text: str) -> str:
+    return " ".join(text.split()).replace("--", "- -")

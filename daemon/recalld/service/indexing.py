@@ -1,0 +1,254 @@
+"""Keeps the indexes behind the record: catches up at start, follows each commit, has snapshots made, repairs damage."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from subprocess import PIPE
+
+import anyio
+import anyio.to_thread
+import numpy as np
+
+from recalld import log
+from recalld.config import IndexConfig
+from recalld.core.words import terms
+from recalld.edge.embed import Embedder
+from recalld.edge.files import folder_name
+from recalld.edge.lexical import LexicalIndex, LexicalState
+from recalld.edge.store import Entry, MemoryRow, Reader, Store, entries_unit
+from recalld.edge.vectors import Snapshot, VectorIndex
+from recalld.errors import StorageError
+from recalld.service.counters import Counters
+from recalld.service.writer import Writer
+
+CATCH_UP_ROWS = 20_000  # read, indexed and committed at a time
+DERIVE_ROWS = 512
+RETRY_SECONDS = 5.0
+
+
+class NamespaceIndex:
+    """Both indexes of one namespace, and what they have yet to take in."""
+
+    def __init__(self, namespace: str, folder: Path) -> None:
+        self.namespace = namespace
+        self.folder = folder
+        self.lexical = LexicalIndex(folder / "lexical")
+        self.vectors = VectorIndex()
+        self.added: list[tuple[int, str]] = []
+        self.removed: list[int] = []
+
+
+class Indexing:
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        store: Store,
+        reader: Reader,
+        writer: Writer,
+        embedder: Embedder,
+        identity: str,
+        counters: Counters,
+        config: IndexConfig,
+        when_idle: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """`when_idle` runs a function in the recall thread while no prompt waits, and returns when it is done."""
+        self._folder = folder
+        self._store = store
+        self._reader = reader
+        self._writer = writer
+        self._embedder = embedder
+        self._identity = identity
+        self._counters = counters
+        self._config = config
+        self._when_idle = when_idle
+        self._wake = anyio.Event()
+        self._flushing = anyio.Lock()
+        self._log = log.get("indexing")
+        self.namespaces: dict[str, NamespaceIndex] = {}
+
+    # -- start
+
+    def open_all(self) -> None:
+        """Open and catch up every namespace of the record. Blocking."""
+        for namespace in self._reader.namespaces():
+            self._open(namespace)
+
+    def _open(self, namespace: str) -> NamespaceIndex:
+        index = NamespaceIndex(namespace, self._folder / folder_name(namespace))
+        if index.lexical.rebuilt:
+            self._log.warning("word index rebuilt", namespace=namespace, reason=index.lexical.rebuilt)
+        self._catch_up_words(index)
+        snapshot = self._load_snapshot(index)
+        ids, vectors = self._reader.vectors(namespace, snapshot.header.memory_id if snapshot else 0)
+        if snapshot:
+            index.vectors.take(snapshot, ids, vectors)
+        else:
+            index.vectors.add(ids, vectors)
+        self.namespaces[namespace] = index
+        return index
+
+    def _catch_up_words(self, index: NamespaceIndex) -> None:
+        state = index.lexical.state
+        removed = self._reader.tombstones(index.namespace, state.tombstone_id)
+        tombstone_id = removed[-1][0] if removed else state.tombstone_id
+        memory_id, gone = state.memory_id, [m for _, m in removed]
+        while True:
+            rows = self._reader.terms(index.namespace, memory_id, CATCH_UP_ROWS)
+            if not rows and not gone:
+                return
+            memory_id = rows[-1][0] if rows else memory_id
+            index.lexical.apply(rows, gone, LexicalState(memory_id, tombstone_id))
+            gone = []
+
+    def _load_snapshot(self, index: NamespaceIndex) -> Snapshot | None:
+        folder = index.folder / "vectors"
+        if not (folder / "snapshot.json").exists():
+            return None
+        try:
+            snapshot = Snapshot(folder, self._identity)
+            snapshot.open()
+        except (OSError, ValueError) as e:
+            self._log.warning("vector snapshot dropped: it will be made anew", namespace=index.namespace, reason=str(e))
+            shutil.rmtree(folder, ignore_errors=True)
+            return None
+        return snapshot
+
+    # -- following the record; called in the event loop, after the commit
+
+    def add(self, memories: Sequence[MemoryRow], entries: Sequence[Entry]) -> None:
+        """Memories that are committed, in the order of their ids. Vectors are findable at once, words within commit_ms."""
+        for memory, entry in zip(memories, entries, strict=True):
+            index = self.namespaces.get(memory.namespace)
+            if index is None:
+                index = self.namespaces[memory.namespace] = NamespaceIndex(
+                    memory.namespace, self._folder / folder_name(memory.namespace)
+                )
+            index.vectors.add([memory.id], entry.vector[None, :])
+            index.added.append((memory.id, entry.terms))
+        if memories:
+            self._wake.set()
+
+    def remove(self, namespace: str, memory_ids: Sequence[int]) -> None:
+        """Memories whose removal is committed. Recall does not find them from now on: the record lacks them."""
+        if (index := self.namespaces.get(namespace)) is not None and memory_ids:
+            index.removed.extend(memory_ids)
+            self._wake.set()
+
+    # -- tasks
+
+    async def run(self) -> None:
+        """Commit to the word indexes at a steady pace, and have snapshots made, until cancelled."""
+        async with anyio.create_task_group() as tg:
+            tg.start_soon(self._derive_missing)
+            tg.start_soon(self._make_snapshots)
+            while True:
+                await self._wake.wait()
+                self._wake = anyio.Event()
+                await anyio.sleep(self._config.commit_ms / 1000)
+                if not await self.flush():
+                    await anyio.sleep(RETRY_SECONDS)
+                    self._wake.set()
+
+    async def flush(self) -> bool:
+        """Make everything committed so far findable by its words. False where an index could not be written."""
+        async with self._flushing:
+            results = [await self._flush_one(index) for index in list(self.namespaces.values())]
+        return all(results)
+
+    async def _flush_one(self, index: NamespaceIndex) -> bool:
+        if not index.added and not index.removed:
+            return True
+        added, removed = index.added, index.removed
+        index.added, index.removed = [], []
+        rows = await self._store.rows(
+            "SELECT coalesce(max(id), 0) FROM tombstones WHERE namespace = ?", index.namespace
+        )
+        state = LexicalState(
+            max(added[-1][0] if added else 0, index.lexical.state.memory_id),
+            rows[0][0] if removed else index.lexical.state.tombstone_id,
+        )
+        try:
+            await anyio.to_thread.run_sync(index.lexical.apply, added, removed, state)
+        except (OSError, ValueError) as e:
+            index.added, index.removed = added + index.added, removed + index.removed
+            self._counters.faults["word index"] = f"{index.lexical.folder}: {e}; recall goes on with vectors alone"
+            self._log.error("word index not written", namespace=index.namespace, error=str(e))
+            return False
+        self._counters.faults.pop("word index", None)
+        return True
+
+    async def _derive_missing(self) -> None:
+        """Terms and embeddings of memories that another model or analyser derived, or none."""
+        reader = Reader(self._store.path, self._store.model_id)
+        done = 0
+        while rows := await anyio.to_thread.run_sync(reader.unembedded, DERIVE_ROWS):
+            entries = await anyio.to_thread.run_sync(self.derive, [row[2] for row in rows])
+            try:
+                await self._writer.write(entries_unit([row[0] for row in rows], entries, self._store.model_id))
+            except StorageError:
+                await anyio.sleep(RETRY_SECONDS)
+                continue
+            done += len(rows)
+        reader.close()
+        if done:
+            self._log.info("derived anew; indexes are rebuilt", memories=done, identity=self._identity)
+            async with self._flushing:
+                for namespace in list(self.namespaces):
+                    await anyio.to_thread.run_sync(self._rebuild, namespace)
+
+    def _rebuild(self, namespace: str) -> None:
+        index = self.namespaces[namespace]
+        index.lexical.close()
+        shutil.rmtree(index.folder, ignore_errors=True)
+        self._open(namespace)
+
+    def derive(self, texts: list[str]) -> list[Entry]:
+        """What texts are found by. Blocking; for a worker thread."""
+        vectors = self._embedder.embed(texts) if texts else np.empty((0, 0), dtype=np.float32)
+        return [Entry(" ".join(terms(text)), vector) for text, vector in zip(texts, vectors, strict=True)]
+
+    async def _make_snapshots(self) -> None:
+        while True:
+            await anyio.sleep(RETRY_SECONDS)
+            for index in list(self.namespaces.values()):
+                if len(index.vectors.tail) >= max(self._config.snapshot_items, len(index.vectors) // 10):
+                    await self.make_snapshot(index)
+
+    async def make_snapshot(self, index: NamespaceIndex) -> bool:
+        """Have a snapshot made by another process, and take it in when no prompt waits."""
+        folder = index.folder / "vectors"
+        self._log.info("snapshot started", namespace=index.namespace, newer=len(index.vectors.tail))
+        command = [
+            sys.executable,
+            "-m",
+            "recalld.edge.snapshot",
+            str(self._store.path),
+            index.namespace,
+            self._identity,
+            str(folder),
+        ]
+        done = await anyio.run_process([*command, str(self._config.snapshot_threads)], check=False, stderr=PIPE)
+        if done.returncode != 0:
+            last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+            self._counters.faults["snapshot"] = f"{folder}: {''.join(last)}; recall goes on without it"
+            self._log.error("snapshot failed", namespace=index.namespace, error="".join(last))
+            return False
+        self._counters.faults.pop("snapshot", None)
+        await anyio.to_thread.run_sync(self._take_in, index, folder)
+        self._log.info(
+            "snapshot taken in", namespace=index.namespace, memories=len(index.vectors), newer=len(index.vectors.tail)
+        )
+        return True
+
+    def _take_in(self, index: NamespaceIndex, folder: Path) -> None:
+        snapshot = Snapshot(folder, self._identity)
+        index.vectors.begin_take()
+        reader = Reader(self._store.path, self._store.model_id)
+        ids, vectors = reader.vectors(index.namespace, snapshot.header.memory_id)
+        reader.close()
+        self._when_idle(snapshot.open)
+        index.vectors.take(snapshot, ids, vectors)

@@ -1,0 +1,370 @@
+"""Events in: decoded, checked, stored, acknowledged, and handed to the turn machine. Questions go to recall at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
+from uuid import uuid4
+
+import anyio
+import msgspec
+
+from recalld import log
+from recalld.config import Config
+from recalld.core.clean import clean
+from recalld.core.gates import recall_gate
+from recalld.core.scope import scope_of
+from recalld.core.sequence import Offer, Source
+from recalld.core.signals import Kind, Signal, distil, last_turn, text_of
+from recalld.core.turns import Turn, TurnBook
+from recalld.edge.store import Store, journal_unit, release_unit
+from recalld.errors import StorageError
+from recalld.service.counters import Counters
+from recalld.service.recall import Question, Recall
+from recalld.service.writer import Writer
+from recalld.wire.codec import Encoding, UnknownType, decode_event, encode, sender_of
+from recalld.wire.errors import REMEDY, Code, ProtocolError
+from recalld.wire.messages import (
+    HELLO,
+    PROTOCOL_VERSION,
+    QUERY_CHARS_MAX,
+    QUESTION,
+    SUPPORTED_VERSIONS,
+    UNACKED_MAX,
+    Ack,
+    Context,
+    ContextBody,
+    DaemonInfo,
+    Error,
+    Event,
+    Hello,
+    Limits,
+    Welcome,
+)
+
+INBOX_MAX = 2 * UNACKED_MAX  # events waiting for the disk; beyond it they are dropped unacknowledged, and come again
+RETRY_SECONDS = 0.05  # after a write that failed, so that a full disk does not become a busy loop
+COMMIT_MAX = 1_024  # events in one unit of writing
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Kept(NamedTuple):
+    """An event on its way to the disk. `signal` is what it means for a turn, if anything."""
+
+    src: str
+    seq: int
+    type: str
+    signal: Signal | None
+
+
+class Ingest:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        writer: Writer,
+        recall: Recall,
+        counters: Counters,
+        config: Callable[[], Config],
+        daemon: DaemonInfo,
+        publish: Callable[[str, bytes], None],
+        closed: Callable[[Turn], Awaitable[None]],
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._recall = recall
+        self._counters = counters
+        self._config = config
+        self._daemon = daemon
+        self._send = publish
+        self._closed = closed
+        self._log = log.get("ingest")
+        self._sources: dict[str, Source] = {}
+        self._dirty: set[str] = set()
+        self._encodings: dict[str, Encoding] = {}
+        self._told: set[tuple[str, str]] = set()
+        self._inbox: list[Kept] = []
+        self._arrived = anyio.Event()
+        self._timers = anyio.Event()
+        self._busy = False
+        self.book = TurnBook(config().turns)
+        self.draining = False
+
+    # -- start
+
+    async def restore(self) -> int:
+        """Take up where the last daemon stopped: its publishers, and the turns it had open. Returns the journal's length."""
+        self._sources = await self._store.sources()
+        journal = await self._store.journal()
+        for signal in journal:
+            self.book.handle_timer(signal.at_ms)
+            self.book.receive(signal, signal.at_ms)
+        return len(journal)
+
+    # -- receiving; in the event loop, never waits
+
+    def receive(self, batch: list[bytes]) -> None:
+        for data in batch:
+            self._receive_one(data)
+        if self._inbox:
+            self._arrived.set()
+
+    def _receive_one(self, data: bytes) -> None:
+        try:
+            event, encoding = decode_event(data)
+        except UnknownType as e:
+            self._counters.ignored["unknown_type"] += 1
+            if (e.event.src, e.event.type) not in self._told and len(self._told) < UNACKED_MAX:
+                self._told.add((e.event.src, e.event.type))
+                self._refuse(data, e)
+            elif e.event.seq is not None:
+                self._keep(Kept(e.event.src, e.event.seq, "unknown", None))
+            return
+        except ProtocolError as e:
+            self._refuse(data, e)
+            return
+        self._encodings[event.src] = encoding
+        if event.type == HELLO:
+            self._welcome(event)
+        elif event.type == QUESTION:
+            self._ask(event)
+        else:
+            self._keep_distilled(event)
+
+    def _refuse(self, data: bytes, e: ProtocolError) -> None:
+        """Tell the sender, and settle the event's seq: sent again it would be refused again."""
+        self._counters.errors[e.code.value] += 1
+        src, re, seq, encoding = sender_of(data)
+        if src is None:
+            return
+        if seq is not None:
+            self._keep(Kept(src, seq, "refused", None))
+        error = Error(
+            v=PROTOCOL_VERSION,
+            type="error",
+            id=uuid4().hex,
+            src=src,
+            ts=now_ms(),
+            code=e.code,
+            message=e.message,
+            remedy=REMEDY[e.code],
+            re=re,
+        )
+        if e.code is Code.VERSION:
+            error.supported = list(SUPPORTED_VERSIONS)
+        self._send(src, encode(error, encoding))
+
+    def publish(self, message: msgspec.Struct, src: str) -> None:
+        """Send to a publisher's topic, in the encoding it last used."""
+        self._send(src, encode(message, self._encodings.get(src, Encoding.JSON)))
+
+    def _source(self, src: str) -> Source:
+        source = self._sources.get(src)
+        if source is None:
+            source = self._sources[src] = Source()
+        return source
+
+    def _welcome(self, event: Event) -> None:
+        try:
+            hello = msgspec.convert(event.event, Hello)
+        except msgspec.ValidationError:
+            hello = Hello()
+        source = self._source(event.src)
+        if hello.oldest is not None:
+            before = source.upto
+            source.settle_below(hello.oldest)
+            if source.upto != before:
+                self._dirty.add(event.src)
+                self._arrived.set()
+        self._counters.events[HELLO] += 1
+        welcome = Welcome(
+            v=PROTOCOL_VERSION,
+            type="welcome",
+            id=uuid4().hex,
+            re=event.id,
+            src=event.src,
+            ts=now_ms(),
+            protocol=PROTOCOL_VERSION,
+            daemon=self._daemon,
+            upto=source.upto,
+            highest=source.highest,
+            limits=Limits(),
+        )
+        self.publish(welcome, event.src)
+
+    def _ask(self, event: Event) -> None:
+        src, re, encoding = event.src, event.id, self._encodings[event.src]
+
+        def answer(body: ContextBody) -> None:
+            fields = {f: getattr(body, f) for f in ContextBody.__struct_fields__}
+            context = Context(
+                v=PROTOCOL_VERSION, type="context", id=f"c-{re}"[:128], re=re, src=src, ts=now_ms(), **fields
+            )
+            self._send(src, encode(context, encoding))
+
+        self._counters.events[QUESTION] += 1
+        self.ask(event, answer)
+        signal = self._distilled(event)
+        if signal is not None and not self.draining:
+            self._feed([signal])
+
+    def ask(self, event: Event, answer: Callable[[ContextBody], None]) -> None:
+        """Ask recall for an event's prompt; `answer` gets every outcome, also that of a gate."""
+        started = time.monotonic()
+        config = self._config()
+        scope = scope_of(event.ctx, config.shared)
+        prompt = prompt_of(event)
+        reason = "draining" if self.draining else recall_gate(scope, event.ctx, prompt, config.gates)
+        if reason is not None or scope is None:
+            self._counters.recall("skipped", reason, 0.0)
+            answer(ContextBody("skipped", round((time.monotonic() - started) * 1000, 3), reason=reason))
+            return
+        deadline = started + (event.ttl_ms or config.recall.ttl_ms) / 1000
+        self._recall.ask(Question(f"{event.src} {event.id}", scope.namespace, prompt, started, deadline, answer))
+
+    def _distilled(self, event: Event) -> Signal | None:
+        scope = scope_of(event.ctx, self._config().shared)
+        if (scope is None or scope.session is None) and event.type not in _SCOPELESS:
+            self._counters.ignored["unknown_scope"] += 1
+        return distil(event, scope, now_ms())
+
+    def _keep_distilled(self, event: Event) -> None:
+        assert event.seq is not None
+        self._keep(Kept(event.src, event.seq, event.type, self._distilled(event)))
+
+    def _keep(self, kept: Kept) -> None:
+        if len(self._inbox) >= INBOX_MAX:
+            self._counters.ignored["overload"] += 1
+            return
+        offer = self._source(kept.src).offer(kept.seq)
+        if offer is Offer.NEW:
+            self._inbox.append(kept)
+            return
+        self._counters.ignored["duplicate"] += 1
+        if offer is Offer.STORED:
+            self._acknowledge([kept.src])
+
+    async def publish_events(self, events: Iterable[Event]) -> dict[str, int]:
+        """The rpc way in: returns `upto` by src when all are on disk. Raises StorageError."""
+        events = list(events)
+        for event in events:
+            assert event.seq is not None
+            self._encodings.setdefault(event.src, Encoding.JSON)
+            self._keep_distilled(event)
+        self._arrived.set()
+        while any(self._source(e.src).is_underway(e.seq or 0) for e in events):
+            await anyio.sleep(0.001)
+        if any(self._source(e.src).offer(e.seq or 0) is Offer.NEW for e in events):
+            for e in events:
+                self._source(e.src).failed(e.seq or 0)
+            raise StorageError(self._counters.faults.get("storage", "the events could not be stored; send them again"))
+        return {e.src: self._source(e.src).upto for e in events}
+
+    # -- tasks
+
+    async def run(self) -> None:
+        """Store, acknowledge and feed what arrives, until cancelled."""
+        await self._hand_over()
+        while True:
+            await self._arrived.wait()
+            self._arrived = anyio.Event()
+            while self._inbox or self._dirty:
+                self._busy = True
+                batch, self._inbox = self._inbox[:COMMIT_MAX], self._inbox[COMMIT_MAX:]
+                await self._store_batch(batch)
+            self._busy = False
+
+    async def _store_batch(self, batch: list[Kept]) -> None:
+        # what the record must say once this is on disk, worked out on copies: nothing counts as stored before it is
+        changed = {kept.src for kept in batch} | self._dirty
+        dirty, self._dirty = self._dirty, set()
+        planned = {src: self._source(src).copy() for src in changed}
+        for kept in batch:
+            planned[kept.src].stored(kept.seq)
+        signals = [kept.signal for kept in batch if kept.signal is not None]
+        journalled = [s for s in signals if s.kind is not Kind.BOUNDARY]
+        try:
+            await self._writer.write(journal_unit(journalled, planned, now_ms()))
+        except StorageError as e:
+            self._not_stored(batch, e)
+            self._dirty |= dirty
+            await anyio.sleep(RETRY_SECONDS)
+            return
+        for kept in batch:
+            self._source(kept.src).stored(kept.seq)
+            self._counters.events[kept.type] += 1
+        self._acknowledge(dict.fromkeys(kept.src for kept in batch))
+        await self._release(self._feed(signals))
+        await self._hand_over()
+
+    def _not_stored(self, batch: list[Kept], e: StorageError) -> None:
+        code = Code.STORAGE
+        self._counters.errors[code.value] += len(batch)
+        for kept in batch:
+            self._source(kept.src).failed(kept.seq)
+        for src in dict.fromkeys(kept.src for kept in batch):
+            self.publish(Error(PROTOCOL_VERSION, "error", uuid4().hex, src, now_ms(), code, str(e), REMEDY[code]), src)
+
+    async def _release(self, journal: list[tuple[str, int]]) -> None:
+        if not journal:
+            return
+        try:
+            await self._writer.write(release_unit(journal))
+        except StorageError:
+            return  # they are replayed at the next start, into turns that the store knows
+
+    def _acknowledge(self, srcs: Iterable[str]) -> None:
+        for src in srcs:
+            source = self._source(src)
+            self.publish(Ack(PROTOCOL_VERSION, "ack", src, now_ms(), source.upto, source.highest), src)
+
+    def _feed(self, signals: list[Signal]) -> list[tuple[str, int]]:
+        """Give signals to the turn machine. Returns the journal entries that no turn needs."""
+        needless = []
+        for signal in signals:
+            self.book.handle_timer(signal.at_ms)
+            held = self.book.receive(signal, signal.at_ms)
+            if not held and signal.seq is not None and signal.kind is not Kind.BOUNDARY:
+                needless.append((signal.src, signal.seq))
+        self._counters.opened.update(self.book.take_opened())
+        self._timers.set()
+        return needless
+
+    async def _hand_over(self) -> None:
+        while (turn := self.book.next_close()) is not None:
+            await self._closed(turn)
+
+    async def run_timers(self) -> None:
+        """Close turns when their time comes, until cancelled."""
+        while True:
+            self._timers = anyio.Event()
+            at = self.book.next_timer()
+            with anyio.move_on_after(None if at is None else max(0.0, (at - now_ms()) / 1000)):
+                await self._timers.wait()
+            self.book.handle_timer(now_ms())
+            await self._hand_over()
+
+    async def close_turns(self, closed_by: str) -> int:
+        """Store what has arrived, then close every open turn. Returns how many were open."""
+        while self._inbox or self._busy:
+            await anyio.sleep(0.002)
+        count = self.book.close_all(closed_by, now_ms())
+        await self._hand_over()
+        return count
+
+
+_SCOPELESS = frozenset({"gateway_start", "gateway_stop", "subagent_spawned", "subagent_ended"})
+
+
+def prompt_of(event: Event) -> str:
+    """The user's last words, bounded before anything else, then cleaned."""
+    prompt = event.event.get("prompt")
+    if not isinstance(prompt, str) or not prompt:
+        messages = event.event.get("messages")
+        user, _ = last_turn(messages if isinstance(messages, list) else [])
+        prompt = text_of(user.get("content")) if user else ""
+    return clean(prompt, QUERY_CHARS_MAX)

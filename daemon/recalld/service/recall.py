@@ -1,0 +1,274 @@
+"""Recall: one thread that keeps the deadline, and one for each of the two searches.
+
+The recall thread never searches: it hands a question to both lanes, waits for them or for the cutoff, whichever comes
+first, then scores, packs and answers. So nothing that a search does can make an answer late.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from recalld import log
+from recalld.core import rank
+from recalld.core.pack import RecallSettings, choose, pack
+from recalld.core.race import Race, Runner
+from recalld.core.words import terms
+from recalld.edge.embed import DIMENSIONS, Embedder, Vector
+from recalld.edge.lexical import LexicalHits
+from recalld.edge.store import Candidate, Reader
+from recalld.errors import StorageError
+from recalld.service.counters import Counters
+from recalld.service.indexing import NamespaceIndex
+from recalld.wire.errors import Code
+from recalld.wire.messages import ContextBody, Memory, Status
+
+LANES = ("lexical", "vector")
+CANDIDATES = 32  # from each lane; they are rescored, so the lanes need only be good at what they leave out
+WAITING_MAX = 256  # questions under way; one more is answered E_BUSY at once
+
+
+class Question(Struct, eq=False):
+    """What is asked, until when (monotonic seconds), and where the answer goes.
+
+    `limit` None: an injection (floor, budget); else a ranked list of so many. `answer` is called once, in the recall
+    thread or in the asker's, and must not block.
+    """
+
+    key: str
+    namespace: str
+    query: str
+    started: float
+    deadline: float
+    answer: Callable[[ContextBody], None]
+    limit: int | None = None
+    terms: list[str] = []
+
+    def cutoff(self, settings: RecallSettings) -> float:
+        """When the searches must be done, so that the answer can be."""
+        return self.deadline - min(settings.margin_ms / 1000, (self.deadline - self.started) / 3)
+
+
+class VectorHits(Struct):
+    query: Vector
+    ids: list[int]
+
+
+class Recall:
+    def __init__(
+        self,
+        *,
+        reader: Reader,
+        embedder: Embedder,
+        background: rank.Background,
+        counters: Counters,
+        settings: Callable[[], RecallSettings],
+        find: Callable[[str], NamespaceIndex | None],
+    ) -> None:
+        self._reader = reader
+        self._embedder = embedder
+        self._background = background
+        self._counters = counters
+        self._settings = settings
+        self._find = find
+        self._log = log.get("recall")
+        self._inbox: SimpleQueue[Any] = SimpleQueue()
+        self._lanes: dict[str, SimpleQueue[Question | None]] = {lane: SimpleQueue() for lane in LANES}
+        self._race: Race[Question, Any] = Race(LANES)
+        self._idle_work: list[Callable[[], None]] = []
+        self._threads: list[threading.Thread] = []
+        self.beat = time.monotonic()  # when the recall thread was last seen alive
+
+    def start(self) -> None:
+        searches = {"lexical": self._search_words, "vector": self._search_vectors}
+        self._threads = [threading.Thread(target=self._run, name="recall", daemon=True)]
+        for lane in LANES:
+            self._threads.append(
+                threading.Thread(target=self._run_lane, args=(lane, searches[lane]), name=lane, daemon=True)
+            )
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Answer what is under way, then end the threads."""
+        self._inbox.put(None)
+        for thread in self._threads:
+            thread.join(timeout=5)
+        self._reader.close()
+
+    # -- from any thread
+
+    def ask(self, question: Question) -> None:
+        if len(self._race) >= WAITING_MAX:
+            self._finish(question, "error", Code.BUSY.value)
+        else:
+            self._inbox.put(question)
+
+    def when_idle(self, work: Callable[[], None]) -> None:
+        """Run `work` in the recall thread while no question is under way; return when it is done, or raise what it raised."""
+        done = threading.Event()
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as e:
+                failed.append(e)
+            done.set()
+
+        self._inbox.put(run)
+        while not done.wait(0.5):
+            if not self._threads[0].is_alive():
+                raise RuntimeError("the recall thread has ended")
+        if failed:
+            raise failed[0]
+
+    # -- the recall thread
+
+    def _run(self) -> None:
+        while True:
+            self.beat = now = time.monotonic()
+            for runner in self._race.due(now):
+                self._complete(runner)
+            if self._idle_work and not len(self._race):
+                self._idle_work.pop(0)()
+                continue
+            cutoff = self._race.next_cutoff()
+            try:
+                item = self._inbox.get(timeout=1.0 if cutoff is None else max(0.0, min(1.0, cutoff - time.monotonic())))
+            except Empty:
+                continue
+            if item is None:
+                break
+            self._handle(item)
+        for runner in self._race.due(float("inf")):
+            self._complete(runner)
+        for work in self._idle_work:
+            work()
+        for queue in self._lanes.values():
+            queue.put(None)
+
+    def _handle(self, item: Any) -> None:
+        if isinstance(item, Question):
+            self._begin(item)
+        elif isinstance(item, tuple):
+            if (runner := self._race.result(*item)) is not None:
+                self._complete(runner)
+        else:
+            self._idle_work.append(item)
+
+    def _begin(self, question: Question) -> None:
+        if self._find(question.namespace) is None:
+            self._finish(question, "empty", None)
+            return
+        question.terms = terms(question.query)
+        if not self._race.start(question.key, question, question.cutoff(self._settings())):
+            return  # the same question again; its answer is under way
+        for queue in self._lanes.values():
+            queue.put(question)
+
+    def _complete(self, runner: Runner[Question, Any]) -> None:
+        question = runner.question
+        late = runner.late(LANES)
+        if len(late) == len(LANES):
+            self._finish(question, "error", Code.DEADLINE.value)
+            return
+        try:
+            ranked = self._rank(question, runner.results.get("lexical"), runner.results.get("vector"))
+        except StorageError as e:
+            self._log.error("recall failed", error=str(e))
+            self._finish(question, "error", Code.STORAGE.value)
+        except Exception:
+            self._log.exception("recall failed")
+            self._finish(question, "error", Code.INTERNAL.value)
+        else:
+            self._answer(question, ranked, f"{late[0]}_late" if late else None)
+
+    def _answer(self, question: Question, ranked: list[Memory], reason: str | None) -> None:
+        status: Status = "partial" if reason else "ok"
+        if question.limit is not None:
+            self._finish(question, status, reason, memories=ranked[: question.limit])
+            return
+        packed = pack(choose(ranked, self._settings()), self._settings())
+        if not packed.memories and not reason:
+            status = "empty"
+        self._finish(question, status, reason, packed.text, packed.tokens, packed.memories)
+
+    def _finish(
+        self,
+        question: Question,
+        status: Status,
+        reason: str | None,
+        text: str = "",
+        tokens: int = 0,
+        memories: list[Memory] | None = None,
+    ) -> None:
+        now = time.monotonic()
+        elapsed_ms = round((now - question.started) * 1000, 3)
+        body = ContextBody(status, elapsed_ms, text, tokens, reason, memories or [])
+        question.answer(body)
+        self._counters.recall(status, reason, elapsed_ms)
+        if time.monotonic() > question.deadline:
+            self._counters.late += 1
+
+    def _rank(self, question: Question, words: LexicalHits | None, near: VectorHits | None) -> list[Memory]:
+        """Score the candidates of both lanes absolutely, best first."""
+        ids = dict.fromkeys([*(words.ids if words else ()), *(near.ids if near else ())])
+        found = self._reader.candidates(question.namespace, list(ids)) if ids else []
+        weights = rank.weigh(question.terms, words.df if words else {}, words.docs if words else 0, self._background)
+        cosines = _cosines(near.query, found) if near else np.zeros(len(found), dtype=np.float32)
+        memories = []
+        for candidate, cosine in zip(found, cosines.tolist(), strict=True):
+            lexical = rank.coverage(weights, candidate.terms.split())
+            memories.append(_memory(candidate, lexical, cosine))
+        memories.sort(key=lambda m: (-(m.score or 0.0), m.id))
+        return memories
+
+    # -- the lanes
+
+    def _run_lane(self, lane: str, search: Callable[[Question, NamespaceIndex], Any]) -> None:
+        while (question := self._lanes[lane].get()) is not None:
+            result = None
+            index = self._find(question.namespace)
+            if index is not None and time.monotonic() < question.deadline:
+                try:
+                    result = search(question, index)
+                except Exception:
+                    self._log.exception("search failed", lane=lane)
+            self._inbox.put((question.key, lane, result))
+
+    def _search_words(self, question: Question, index: NamespaceIndex) -> LexicalHits:
+        weights = rank.weigh(question.terms, {}, 0, self._background)
+        return index.lexical.search(list(weights.idf), CANDIDATES)
+
+    def _search_vectors(self, question: Question, index: NamespaceIndex) -> VectorHits:
+        vector = self._embedder.embed([question.query])[0]
+        return VectorHits(vector, index.vectors.search(vector, CANDIDATES))
+
+
+def _cosines(query: Vector, found: list[Candidate]) -> Vector:
+    """Of the stored vectors; 0 for a memory that has none yet."""
+    blob = b"".join(bytes.fromhex(c.vector) if c.vector else bytes(2 * DIMENSIONS) for c in found)
+    return np.frombuffer(blob, dtype="<f2").reshape(len(found), DIMENSIONS).astype(np.float32) @ query
+
+
+def _memory(candidate: Candidate, lexical: float, cosine: float) -> Memory:
+    return Memory(
+        id=f"m{candidate.id}",
+        kind=candidate.kind,  # type: ignore[arg-type]  # the record holds only these kinds
+        text=candidate.text,
+        created_ms=candidate.created_ms,
+        category=candidate.category,
+        score=round(rank.score(lexical, cosine), 4),
+        lexical=round(lexical, 4),
+        vector=round(cosine, 4),
+        session_key=candidate.session,
+        run_ids=candidate.runs,
+        turn_id=candidate.turn_id,
+    )
