@@ -27,9 +27,14 @@ _BLOCKS = (
     ("<private>", "</private>"),
 )
 
+_HEADINGS = (
+    r"(?:Conversation info|Sender|Thread starter|Replied message|Reply chain|Reply target|Forwarded message context"
+    r"|Chat history since last reply|Location)"
+)
+_FENCED = r"```(?:json)?\n(?:(?!```)[^\n]*\n){0,400}?```"
 _METADATA = re.compile(
-    r"^(?:Conversation info|Sender|Thread starter|Replied message|Reply chain|Reply target|Forwarded message context"
-    r"|Chat history since last reply|Location)\b[^\n]{0,80}:[ \t]*\n?(?:```(?:json)?\n(?:(?!```).*\n){0,400}?```|\{[^\n]*\})?[ \t]*\n?",
+    rf"^{_HEADINGS}(?: [^\n:(]{{0,40}})?(?: ?\(untrusted[^\n)]{{0,60}}\):[ \t]*\n?(?:{_FENCED}|\{{[^\n]*\}})?"
+    rf"|[^\n:]{{0,60}}:[ \t]*\n{_FENCED})[ \t]*\n?",
     re.MULTILINE,
 )
 _PREVIOUS_TURN = re.compile(r"\[Queued user message from a previous active turn;[^\]\n]*\][\s\S]*?(?:\n\n|\Z)")
@@ -43,7 +48,8 @@ _LINES = re.compile(
     re.MULTILINE,
 )
 _STAMP = re.compile(
-    r"\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) \d{4}-\d{2}-\d{2} \d{2}:\d{2}(?::\d{2})?(?: [A-Z]{2,5}| GMT[+-]\d{1,2}(?::?\d{2})?)?\][ \t]?"
+    r"\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) \d{4}-\d{2}-\d{2} \d{2}:\d{2}(?::\d{2})?"
+    r"(?: [A-Z]{2,5}| GMT[+-]\d{1,2}(?::?\d{2})?)?\][ \t]?"
 )
 _DIRECTIVES = re.compile(r"\[\[(?:reply_to|audio|media)[^\]\n]{0,120}\]\]|\[media attached[^\]\n]{0,400}\]")
 _BLANKS = re.compile(r"\n{3,}")

@@ -13,7 +13,7 @@ from msgspec import Struct
 FACTS_MAX = 8  # per turn: more is a document, which the turn itself holds
 _SENTENCE_CHARS = (12, 300)
 
-_SENTENCES = re.compile(r"[^.!?\n]+(?:[.!?]+(?=\s|$)|\n|$)")
+_SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+|\n+")
 _NOT_A_STATEMENT = re.compile(
     r"^(?:if|when|would|could|should|maybe|perhaps|imagine|suppose)\b|\b(?:she|he|they|you) (?:said|says|told|think|thinks)\b",
     re.IGNORECASE,
@@ -38,12 +38,13 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ),
         (
             "entity",
-            r"\bmy (?:[a-z]+ ){0,2}(?:name|e-?mail|phone|address|birthday|number) is\b|\b(?:is|am|are) called\b|\bmy name(?:'s|’s)\b",
+            r"\bmy (?:[a-z]+ ){0,2}(?:name|e-?mail|phone|address|birthday|number) is\b"
+            r"|\b(?:is|am|are) called\b|\bmy name(?:'s|’s)\b",
         ),
         (
             "fact",
-            r"\bI (?:live|lived|work|worked|was born|grew up|moved|own|have|had|got|study|studied|speak|play|started|bought|adopted"
-            r"|joined|finished|quit|went|visited|met|married|used to)\b"
+            r"\bI (?:live|lived|work|worked|was born|grew up|moved|own|have|had|got|study|studied|speak|play|started|bought"
+            r"|adopted|joined|finished|quit|went|visited|met|married|used to)\b"
             r"|\b(?:I'm|I’m|I am) (?:an?|the|from|in|at|allergic|married|vegetarian|vegan|\d)\b"
             r"|\bmy (?:[a-z]+ ){0,3}(?:is|are|was|were|has|lives?|works?)\b",
         ),
@@ -59,8 +60,7 @@ class Fact(Struct, frozen=True):
 def extract(user: str, speaker: str) -> list[Fact]:
     """The facts in the user's words, at most FACTS_MAX, in order, without repetitions. `speaker` names who said them."""
     found: dict[str, Fact] = {}
-    for match in _SENTENCES.finditer(user):
-        sentence = match[0].strip()
+    for sentence in map(str.strip, _SENTENCE_ENDS.split(user)):
         if not _SENTENCE_CHARS[0] <= len(sentence) <= _SENTENCE_CHARS[1] or sentence.endswith("?"):
             continue
         if _NOT_A_STATEMENT.search(sentence):

@@ -93,7 +93,10 @@ _ANSWER_RANK = {Kind.END: 0, Kind.OUTPUT: 1}
 
 
 class Turn(Struct):
-    """What is known of one turn. `first_ts` and `last_ts` are the host's clock, all else is ours. `journal` lists the (src, seq) whose storage ends with this turn's."""
+    """What is known of one turn. `first_ts` and `last_ts` are the host's clock, all else is ours.
+
+    `journal` lists the (src, seq) that the journal keeps until this turn is stored.
+    """
 
     agent: str
     namespace: str
@@ -263,7 +266,9 @@ class Session:
 
     def _new(self, signal: Signal) -> Turn:
         self.opened += 1
-        assert signal.agent is not None and signal.namespace is not None and signal.session is not None
+        assert signal.agent is not None
+        assert signal.namespace is not None
+        assert signal.session is not None
         return Turn(
             agent=signal.agent,
             namespace=signal.namespace,
@@ -375,7 +380,8 @@ class TurnBook:
                 self._sessions[key].close_all(signal.type, now_ms, src=signal.src)
                 self._settle(key)
             return False
-        assert signal.namespace is not None and signal.agent is not None
+        assert signal.namespace is not None
+        assert signal.agent is not None
         key = (signal.namespace, signal.session)
         session = self._sessions.get(key)
         if session is None:
