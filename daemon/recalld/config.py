@@ -11,7 +11,7 @@ import ipaddress
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -105,20 +105,44 @@ def load(
     file: Path | None = None, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None
 ) -> Config:
     """The effective configuration. Raises ConfigError naming the key, where it was set, and what is allowed."""
+    return load_with_origins(file, flags, environ)[0]
+
+
+def load_with_origins(
+    file: Path | None = None, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None
+) -> tuple[Config, dict[str, str]]:
+    """As `load`; and by the path of each key that is not at its default, where it was set."""
     env = os.environ if environ is None else environ
-    named = file or (Path(env[ENV_FILE]) if env.get(ENV_FILE) else None)
-    tree = _read(named or default_file(), must_exist=named is not None)
-    _merge(tree, _from_environ(env))
-    for key, value in (flags or {}).items():
-        if value is not None:
-            _merge(tree, _nested(key.split("."), value))
+    path = chosen_file(file, env)
+    tree: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    given = [(_nested(k.split("."), v), f"--{k.replace('_', '-')}") for k, v in (flags or {}).items() if v is not None]
+    must_exist = file is not None or bool(env.get(ENV_FILE))
+    for layer, origin in ((_read(path, must_exist=must_exist), f"file {path}"), *_from_environ(env), *given):
+        _merge(tree, layer)
+        origins.update((key, origin) for key, _ in flat(layer))
     tree["data_dir"] = tree.get("data_dir") or platformdirs.user_data_dir("recalld")
     tree["runtime_dir"] = tree.get("runtime_dir") or default_runtime_dir(env)
     try:
         config = msgspec.convert(tree, Config, strict=False)
     except msgspec.ValidationError as e:
-        raise ConfigError(_explain(str(e), named or default_file())) from None
-    return _checked(config)
+        raise ConfigError(_explain(str(e), origins)) from None
+    return _checked(config), origins
+
+
+def chosen_file(file: Path | None = None, environ: Mapping[str, str] | None = None) -> Path:
+    """The file that is read: the one given, else that of the environment, else the usual one."""
+    env = os.environ if environ is None else environ
+    return file or (Path(env[ENV_FILE]) if env.get(ENV_FILE) else default_file())
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(path of a key, value) of all that is in a tree of tables."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _read(path: Path, *, must_exist: bool) -> dict[str, Any]:
@@ -134,13 +158,11 @@ def _read(path: Path, *, must_exist: bool) -> dict[str, Any]:
         raise ConfigError(f"the configuration file {path} is not TOML: {e}") from None
 
 
-def _from_environ(env: Mapping[str, str]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for name, value in env.items():
+def _from_environ(env: Mapping[str, str]) -> Iterator[tuple[dict[str, Any], str]]:
+    for name, value in sorted(env.items()):
         if name.startswith(ENV_PREFIX) and name != ENV_FILE:
             keys = name.removeprefix(ENV_PREFIX).lower().split("__")
-            _merge(tree, _nested(keys, _parsed(value)))
-    return tree
+            yield _nested(keys, _parsed(value)), f"environment {name}"
 
 
 def _parsed(value: str) -> Any:
@@ -168,17 +190,19 @@ def _merge(into: dict[str, Any], tree: dict[str, Any]) -> None:
             into[key] = value
 
 
-def _explain(text: str, path: Path) -> str:
-    """msgspec's message as ours: the key by its path, and the nearest known one where it is unknown."""
+def _explain(text: str, origins: Mapping[str, str]) -> str:
+    """msgspec's message as ours: the key by its path and origin, and the nearest known one where it is unknown."""
     head, _, where = text.partition(" - at ")
     place = where.strip("`").removeprefix("$").lstrip(".")
     unknown = re.search(r"unknown field `([^`]*)`", head)
+    key = f"{place}.{unknown[1]}".lstrip(".") if unknown else place
+    bare = key.partition("[")[0]
+    origin = origins.get(bare) or next((o for k, o in origins.items() if k.startswith(f"{bare}.")), "configuration")
     if unknown:
-        key = f"{place}.{unknown[1]}".lstrip(".")
         near = difflib.get_close_matches(key, _keys(Config), n=1)
         hint = f"; did you mean `{near[0]}`?" if near else "; `recalld config show` lists all keys"
-        return f"unknown configuration key `{key}` (file {path} or environment){hint}"
-    return f"configuration key `{place}` (file {path} or environment): {head}"
+        return f"unknown configuration key `{key}` ({origin}){hint}"
+    return f"configuration key `{key}` ({origin}): {head}"
 
 
 def _keys(kind: type[Struct], prefix: str = "") -> list[str]:
@@ -201,8 +225,8 @@ def _checked(config: Config) -> Config:
             ) from None
         if not loopback:
             raise ConfigError(
-                f"`rpc.tcp_host` is {config.rpc.tcp_host}, which other machines can reach: only loopback (127.0.0.1, ::1) is served."
-                " Forward the port over ssh to use it from elsewhere"
+                f"`rpc.tcp_host` is {config.rpc.tcp_host}, which other machines can reach: only loopback"
+                " (127.0.0.1, ::1) is served. Forward the port over ssh to use it from elsewhere"
             )
     for key, value in (("data_dir", config.data_dir), ("runtime_dir", config.runtime_dir)):
         if not Path(value).expanduser().is_absolute():

@@ -43,3 +43,9 @@ class NotRunningError(RecalldError):
     """No daemon answers."""
 
     exit_code = 7
+
+
+class RefusedError(RecalldError):
+    """The daemon answered that it would not, or could not."""
+
+    exit_code = 8

@@ -138,7 +138,8 @@ async def test_messages_that_are_not_ours_or_make_no_sense_are_passed_over(fake:
             b"",
             b"no topic",
             b"ctx/other-1\0not json",
-            topic + b"9\0" + b'{"type":"captured"}',  # a src of which ours is only the beginning
+            topic[:-1] + b'g\0{"type":"captured"}',  # as long as ours
+            topic + b'9\0{"type":"captured"}',  # ours is only its beginning
             topic + b"\0not json",
             topic + b"\0[]",
             topic + b"\0{}",
@@ -214,7 +215,10 @@ async def test_an_event_is_an_envelope(fake: FakeDaemon) -> None:
     }
 
 
-async def test_what_was_not_acknowledged_is_sent_again_in_order_after_a_welcome(fake: FakeDaemon) -> None:
+async def test_what_was_not_acknowledged_is_sent_again_in_order_after_a_welcome(
+    fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recalld_client.buffer.PAUSE_S", 60.0)
     async with connect(fake) as client:
         emit(client, 2)
         assert await client.flush(5)
@@ -539,6 +543,17 @@ async def test_questions_are_not_queued_before_a_daemon_that_does_not_read(fake:
         fake.reading.clear()
         answers = [await client.recall("x" * 500_000, CTX, ttl_ms=1) for _ in range(12)]
         assert answers[-1] == Recall("unavailable", reason="the daemon does not read")
+        fake.reading.set()
+
+
+async def test_a_question_adds_no_events_to_a_long_queue(fake: FakeDaemon) -> None:
+    async with connect(fake, close_timeout_s=0.05) as client:
+        await client.ready(5)
+        fake.reading.clear()
+        for _ in range(400):
+            client.emit("llm_output", {"assistantTexts": ["x" * 10_000]}, CTX)
+        statuses = {(await client.recall("x", CTX, ttl_ms=1)).status for _ in range(40)}
+        assert "unavailable" not in statuses
         fake.reading.set()
 
 

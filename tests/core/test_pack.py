@@ -32,7 +32,8 @@ def test_a_memory_that_is_too_long_is_shortened_and_does_not_stop_the_others() -
     assert " … " in packed.text
     tiny = RecallSettings(tokens_max=64)
     packed = pack([memory(1, "x" * 300), memory(2, "short")], tiny)
-    assert [m.id for m in packed.memories] == ["m1"]
+    assert [m.id for m in packed.memories] == ["m1", "m2"]
+    assert [m.id for m in pack([memory(n, "y" * 300) for n in range(1, 6)], tiny).memories] == ["m1"]
 
 
 def test_the_block_says_what_it_is() -> None:

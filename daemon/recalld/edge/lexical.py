@@ -67,10 +67,11 @@ class LexicalIndex:
                 verify(self.folder)
                 index = tantivy.Index(self.schema, path=str(self.folder), reuse=True)
                 index.searcher()
-                return state, index
             except (OSError, ValueError, msgspec.MsgspecError) as e:
                 self.rebuilt = str(e)
                 shutil.rmtree(self.folder)
+            else:
+                return state, index
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return LexicalState(), tantivy.Index(self.schema, path=str(self.folder), reuse=False)
 

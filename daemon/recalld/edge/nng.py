@@ -180,30 +180,6 @@ async def _repaired(wait: Callable[..., Any], *args: Any) -> Any:
         raise
 
 
-class RpcCaller:
-    """A synchronous REQ for the command line: one request at a time."""
-
-    def __init__(self, address: str, timeout_ms: int) -> None:
-        self._socket = pynng.Req0(recv_timeout=timeout_ms, send_timeout=timeout_ms, resend_time=-1)
-        try:
-            self._socket.dial(address, block=True)
-        except pynng.NNGException as e:
-            self._socket.close()
-            raise BusError(f"no daemon answers at {address}: {e}") from None
-
-    def call(self, request: bytes) -> bytes:
-        """Raises BusError if nothing answers in time."""
-        try:
-            self._socket.send(request)
-            reply: bytes = self._socket.recv()
-        except pynng.NNGException as e:
-            raise BusError(f"the daemon did not answer: {e}") from None
-        return reply
-
-    def close(self) -> None:
-        self._socket.close()
-
-
 class Tap:
     """Reads everything on `context` (each message with its topic), for `recalld tail`. Blocking."""
 

@@ -1,4 +1,4 @@
-"""The record: SQLite in WAL mode, one writer with group commit, readers beside it. Everything else is derived from it."""
+"""The record: SQLite in WAL mode, one writer with group commit, readers beside it. All else is derived from it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from recalld.core.sequence import Source
 from recalld.core.signals import Signal
-from recalld.edge.embed import Vector, Vectors
+from recalld.edge.embed import DIMENSIONS, Vector, Vectors
 from recalld.edge.migrations import MIGRATIONS
 from recalld.errors import StorageError
 
@@ -129,10 +129,6 @@ def migrate(path: Path) -> None:
                 db.executescript(
                     f"BEGIN IMMEDIATE; {script}; INSERT INTO migrations VALUES ({number}, '{digest}'); COMMIT;"
                 )
-            if (damage := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-                raise StorageError(
-                    f"the database {path}: {damage}; it is damaged: restore a backup, or start with an empty one"
-                )
         finally:
             db.close()
     except sqlite3.Error as e:
@@ -181,29 +177,26 @@ class Store:
             raise explain(e, self.path) from None
 
     async def commit(self, units: Sequence[Unit]) -> list[StorageError | None]:
-        """Write units in one transaction; if it fails, each on its own. Returns each unit's error, None where it is on disk.
+        """Write units in one transaction; if it fails, each on its own. Returns each unit's error, None if it is on disk.
 
         Shielded from cancellation (a transaction left open would lock the database), bounded by COMMIT_SECONDS_MAX.
         """
-        with anyio.CancelScope(shield=True):
-            try:
-                with anyio.fail_after(COMMIT_SECONDS_MAX):
-                    error = await self._transaction([s for unit in units for s in unit])
-                    if error is None:
-                        return [None] * len(units)
-                    if len(units) == 1:
-                        return [error]
-                    return [await self._transaction(unit) for unit in units]
-            except TimeoutError:
-                late = StorageError(
-                    f"the database {self.path} did not commit in {COMMIT_SECONDS_MAX:.0f} s: look at its disk"
-                )
-                return [late] * len(units)
+        try:
+            with anyio.fail_after(COMMIT_SECONDS_MAX, shield=True):
+                error = await self._transaction([s for unit in units for s in unit])
+                if error is None:
+                    return [None] * len(units)
+                return [error] if len(units) == 1 else [await self._transaction(unit) for unit in units]
+        except TimeoutError:
+            text = f"the database {self.path} did not commit in {COMMIT_SECONDS_MAX:.0f} s: look at its disk"
+            return [StorageError(text)] * len(units)
 
     async def _transaction(self, statements: Iterable[Statement]) -> StorageError | None:
         db = self._writer
         assert db is not None
         try:
+            if db.in_transaction:  # the one before ran into its time limit
+                await db.execute("ROLLBACK")
             await db.execute("BEGIN IMMEDIATE")
             try:
                 for sql, rows in statements:
@@ -240,7 +233,7 @@ class Store:
         """The stored turn that has one of these runs."""
         marks = ", ".join("?" * len(runs))
         rows = await self.rows(
-            f"SELECT {_TURN_COLUMNS} FROM turns WHERE id = (SELECT min(turn_id) FROM turn_runs"  # noqa: S608
+            f"SELECT {_TURN_COLUMNS} FROM turns WHERE id = (SELECT min(turn_id) FROM turn_runs"
             f" WHERE namespace = ? AND session = ? AND run_id IN ({marks}))",
             namespace,
             session,
@@ -249,7 +242,7 @@ class Store:
         return TurnRow(*rows[0]) if rows else None
 
     async def turn(self, turn_id: int) -> TurnRow | None:
-        rows = await self.rows(f"SELECT {_TURN_COLUMNS} FROM turns WHERE id = ?", turn_id)  # noqa: S608
+        rows = await self.rows(f"SELECT {_TURN_COLUMNS} FROM turns WHERE id = ?", turn_id)
         return TurnRow(*rows[0]) if rows else None
 
     async def runs_of(self, turn_id: int) -> list[str]:
@@ -266,7 +259,7 @@ class Store:
         return MemoryRow(*rows[0]) if rows else None
 
     async def memories_of_turn(self, turn_id: int) -> list[MemoryRow]:
-        rows = await self.rows(f"SELECT {_MEMORY_COLUMNS} FROM memories WHERE turn_id = ? ORDER BY id", turn_id)  # noqa: S608
+        rows = await self.rows(f"SELECT {_MEMORY_COLUMNS} FROM memories WHERE turn_id = ? ORDER BY id", turn_id)
         return [MemoryRow(*row) for row in rows]
 
     async def note_by_text(self, namespace: str, text: str) -> int | None:
@@ -325,7 +318,7 @@ def turn_unit(
     updates = ", ".join(f"{c} = excluded.{c}" for c in TurnRow.__struct_fields__ if c != "id")
     return [
         (
-            f"INSERT INTO turns ({_TURN_COLUMNS}) VALUES ({marks}) ON CONFLICT (id) DO UPDATE SET {updates}, noted = 0",  # noqa: S608
+            f"INSERT INTO turns ({_TURN_COLUMNS}) VALUES ({marks}) ON CONFLICT (id) DO UPDATE SET {updates}, noted = 0",
             [values],
         ),
         (
@@ -341,7 +334,7 @@ def memories_unit(memories: Sequence[MemoryRow], entries: Sequence[Entry], model
     marks = ", ".join("?" * len(MemoryRow.__struct_fields__))
     return [
         (
-            f"INSERT INTO memories ({_MEMORY_COLUMNS}) VALUES ({marks})",  # noqa: S608
+            f"INSERT INTO memories ({_MEMORY_COLUMNS}) VALUES ({marks})",
             [msgspec.structs.astuple(m) for m in memories],
         ),
         *entries_unit([m.id for m in memories], entries, model_id),
@@ -424,7 +417,7 @@ class Reader:
                 blobs.append(blob)
         except sqlite3.Error as e:
             raise explain(e, self._path) from None
-        return ids, np.frombuffer(b"".join(blobs), dtype="<f2").reshape(len(ids), -1).astype(np.float32)
+        return ids, np.frombuffer(b"".join(blobs), dtype="<f2").reshape(len(ids), DIMENSIONS).astype(np.float32)
 
     def terms(self, namespace: str, above_id: int, limit: int) -> list[tuple[int, str]]:
         """(memory id, terms) above a memory id, in order."""

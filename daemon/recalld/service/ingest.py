@@ -89,6 +89,7 @@ class Ingest:
         self._told: set[tuple[str, str]] = set()
         self._inbox: list[Kept] = []
         self._arrived = anyio.Event()
+        self._attempted = anyio.Event()  # set after each batch, stored or not
         self._timers = anyio.Event()
         self._busy = False
         self.book = TurnBook(config().turns)
@@ -257,7 +258,7 @@ class Ingest:
             self._keep_distilled(event)
         self._arrived.set()
         while any(self._source(e.src).is_underway(e.seq or 0) for e in events):
-            await anyio.sleep(0.001)
+            await self._attempted.wait()
         if any(self._source(e.src).offer(e.seq or 0) is Offer.NEW for e in events):
             for e in events:
                 self._source(e.src).failed(e.seq or 0)
@@ -276,7 +277,9 @@ class Ingest:
                 self._busy = True
                 batch, self._inbox = self._inbox[:COMMIT_MAX], self._inbox[COMMIT_MAX:]
                 await self._store_batch(batch)
-            self._busy = False
+                self._busy = bool(self._inbox)
+                self._attempted.set()
+                self._attempted = anyio.Event()
 
     async def _store_batch(self, batch: list[Kept]) -> None:
         # what the record must say once this is on disk, worked out on copies: nothing counts as stored before it is
@@ -351,7 +354,7 @@ class Ingest:
     async def close_turns(self, closed_by: str) -> int:
         """Store what has arrived, then close every open turn. Returns how many were open."""
         while self._inbox or self._busy:
-            await anyio.sleep(0.002)
+            await self._attempted.wait()
         count = self.book.close_all(closed_by, now_ms())
         await self._hand_over()
         return count

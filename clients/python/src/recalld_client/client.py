@@ -113,23 +113,31 @@ class Client:
         """Events given up so far: overflown, refused by the daemon, or never fit to be sent."""
         return self._buffer.lost
 
-    def emit(self, type: str, event: Mapping[str, Any], ctx: Mapping[str, Any]) -> int:
+    def emit(self, type: str, event: Mapping[str, Any], ctx: Mapping[str, Any], *, ts: int | None = None) -> int:
         """Tell the daemon of one event and give its seq. Never waits, never raises; may be called in any thread.
 
         The event is kept until it is on the daemon's disk. One that cannot be sent (not to be written as JSON, over
-        4 MiB, not an event that is kept) is counted in `lost`, and its seq is 0.
+        4 MiB, not an event that is kept) is counted in `lost`, and its seq is 0. `ts` is when it happened (Unix ms), now
+        if left out.
         """
         try:
             body: bytes | None = event_body(type, event, ctx)
         except Exception:  # a payload's own methods may raise anything, and the host must go on
             log.warning("an event was refused", exc_info=True)
             body = None
-        return self._link.emit(body)
+        return self._link.emit(body, ts)
 
     async def recall(
-        self, prompt: str, ctx: Mapping[str, Any], ttl_ms: int = 100, messages: Sequence[Any] | None = None
+        self,
+        prompt: str,
+        ctx: Mapping[str, Any],
+        ttl_ms: int = 100,
+        messages: Sequence[Any] | None = None,
+        *,
+        ts: int | None = None,
     ) -> Recall:
         """What the daemon knows that matters for `prompt`, within `ttl_ms` (1 to 60000) milliseconds and a margin.
+        `ts` is when it was asked (Unix ms), now if left out.
 
         Never raises, except when it is cancelled. Without a daemon it answers at once, with status `unavailable`.
         What was emitted before is ahead of the question, unless more than a batch of it waits.
@@ -141,7 +149,7 @@ class Client:
         question = f"q{self._questions}"
         try:
             ttl_ms = max(1, min(int(ttl_ms), TTL_MS_MAX))
-            message = self._question(question, prompt, ctx, ttl_ms, messages)
+            message = self._question(question, prompt, ctx, ttl_ms, messages, ts)
         except Exception:
             log.warning("a question was refused", exc_info=True)
             return Recall("error", reason="E_MALFORMED")
@@ -212,10 +220,17 @@ class Client:
         return self._token_file.read_text().strip()
 
     def _question(
-        self, id: str, prompt: str, ctx: Mapping[str, Any], ttl_ms: int, messages: Sequence[Any] | None
+        self,
+        id: str,
+        prompt: str,
+        ctx: Mapping[str, Any],
+        ttl_ms: int,
+        messages: Sequence[Any] | None,
+        ts: int | None,
     ) -> bytes:
         event: Map = {"prompt": prompt}
         if messages is not None:
             event["messages"] = last_turn(messages)
-        envelope = {"v": VERSION, "type": "before_prompt_build", "id": id, "src": self.src, "ts": now_ms()}
+        ts = now_ms() if ts is None else ts
+        envelope = {"v": VERSION, "type": "before_prompt_build", "id": id, "src": self.src, "ts": ts}
         return encode(envelope | {"ttl_ms": ttl_ms, "ctx": dict(ctx), "event": event})

@@ -53,11 +53,12 @@ class Link:
         self._woken = False
         self._progress = asyncio.Event()  # set and replaced at each welcome and acknowledgement
 
-    def emit(self, body: bytes | None) -> int:
+    def emit(self, body: bytes | None, ts: int | None = None) -> int:
         """Number and keep an event, given as the rest of its envelope. 0 when there is none or it is too long."""
         with self._lock:
             seq = self._buffer.next_seq
-            head = f'{{"v":{VERSION},"id":"e{seq}","seq":{seq},"src":"{self._src}","ts":{now_ms()},'.encode()
+            ts = now_ms() if ts is None else ts
+            head = f'{{"v":{VERSION},"id":"e{seq}","seq":{seq},"src":"{self._src}","ts":{ts},'.encode()
             if body is None or len(head) + len(body) > self.message_bytes_max:
                 self._buffer.refuse()
                 return 0

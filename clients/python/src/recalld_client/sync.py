@@ -77,17 +77,23 @@ class SyncClient:
         """As `Client.lost`."""
         return self._client.lost
 
-    def emit(self, type: str, event: Mapping[str, Any], ctx: Mapping[str, Any]) -> int:
+    def emit(self, type: str, event: Mapping[str, Any], ctx: Mapping[str, Any], *, ts: int | None = None) -> int:
         """As `Client.emit`."""
-        return self._client.emit(type, event, ctx)
+        return self._client.emit(type, event, ctx, ts=ts)
 
     def recall(
-        self, prompt: str, ctx: Mapping[str, Any], ttl_ms: int = 100, messages: Sequence[Any] | None = None
+        self,
+        prompt: str,
+        ctx: Mapping[str, Any],
+        ttl_ms: int = 100,
+        messages: Sequence[Any] | None = None,
+        *,
+        ts: int | None = None,
     ) -> Recall:
         """As `Client.recall`: never raises."""
         try:
             wait_s = (min(ttl_ms, TTL_MS_MAX) + self._margin_ms) / 1000
-            return self._call(self._client.recall(prompt, ctx, ttl_ms, messages), wait_s)
+            return self._call(self._client.recall(prompt, ctx, ttl_ms, messages, ts=ts), wait_s)
         except RecalldUnavailable as error:
             return Recall("unavailable", reason=error.message)
         except TimeoutError:
