@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 START_SECONDS = 30.0
@@ -39,8 +41,6 @@ class DaemonProcess:
         """Return when the daemon is ready."""
         notify = self.folder / "notify.sock"
         notify.unlink(missing_ok=True)
-        import socket
-
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
             s.bind(str(notify))
             s.settimeout(0.2)
@@ -83,6 +83,13 @@ class DaemonProcess:
     def __exit__(self, *exc_info: Any) -> None:
         if self.process is not None and self.process.poll() is None:
             self.stop()
+
+
+async def wait_until(condition: Callable[[], bool], seconds: float = START_SECONDS) -> None:
+    """Return when the condition holds; fail if it does not in time."""
+    with anyio.fail_after(seconds):
+        while not condition():  # noqa: ASYNC110  (conditions of other processes have no event)
+            await anyio.sleep(0.01)
 
 
 @pytest.fixture

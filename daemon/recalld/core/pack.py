@@ -28,7 +28,7 @@ class RecallSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     items_max: Annotated[int, Meta(ge=1, le=50)] = 5
     tokens_max: Annotated[int, Meta(ge=64, le=32_768)] = 768
-    floor: Annotated[float, Meta(ge=0, le=2)] = 0.55
+    floor: Annotated[float, Meta(ge=0, le=2)] = 0.57
     ttl_ms: Ttl = TTL_MS_DEFAULT
     margin_ms: Annotated[int, Meta(ge=1, le=1_000)] = 15
 

@@ -137,8 +137,10 @@ class Turn(Struct):
         return signal.seq is not None and signal.src in self.seqs and signal.seq < self.seqs[signal.src][1]
 
     def is_before(self, signal: Signal) -> bool:
-        """Whether the signal was sent before this turn began."""
-        return signal.seq is not None and signal.src in self.seqs and signal.seq < self.seqs[signal.src][0]
+        """Whether the signal was sent before this turn began. Of a question, which has no seq, only the time tells."""
+        if signal.seq is not None and signal.src in self.seqs:
+            return signal.seq < self.seqs[signal.src][0]
+        return signal.src == self.src and signal.ts < self.first_ts
 
 
 class Session:
@@ -216,6 +218,8 @@ class Session:
     def _turn_for(self, signal: Signal, now_ms: int) -> Turn:
         known = self._by_run(signal.run_id)
         if known is not None:
+            if signal.kind in (Kind.PROMPT, Kind.INPUT):
+                self._fold(known)
             return known
         current = self.current
         if signal.kind is Kind.MESSAGE:
@@ -235,8 +239,24 @@ class Session:
     def _by_run(self, run_id: str | None) -> Turn | None:
         return next((t for t in reversed(self._turns()) if run_id in t.runs), None) if run_id else None
 
+    def _fold(self, known: Turn) -> None:
+        """A message that waits for its run, when the run turns out to be one that is known with these very words, is the
+        turn told a second time (by a publisher that starts over) and no turn of its own."""
+        for turn in (self.current, self.queued):
+            if turn is None or turn is known or turn.prompted or turn.runs or turn.user != known.user:
+                continue
+            known.journal += turn.journal
+            self.opened -= 1
+            if turn is self.current:
+                self.current = None
+            else:
+                self.queued = None
+
     def _turn_for_message(self, signal: Signal, now_ms: int) -> Turn:
         current = self.current
+        overtaken = [t for t in self._turns() if t.prompted and t.is_before(signal)]
+        if overtaken:  # the run began without it; of later runs it is none of theirs
+            return min(overtaken, key=lambda t: t.first_ts)
         if current is None or current.state is not State.OPEN:
             return self._start(signal, now_ms)
         if not current.prompted and not current.assistant:
