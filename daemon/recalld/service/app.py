@@ -168,12 +168,12 @@ class Daemon:
         self.ingest.publish(captured, captured.src)
 
     async def _serve(self, tg: anyio.abc.TaskGroup) -> None:
+        await tg.start(self._watch_signals)  # before anyone hears that we are ready
         for task in (
             self.writer.run,
             self.indexing.run,
             self.ingest.run,
             self.ingest.run_timers,
-            self._watch_signals,
             self._report,
         ):
             tg.start_soon(task)
@@ -207,8 +207,9 @@ class Daemon:
 
     # -- watching
 
-    async def _watch_signals(self) -> None:
+    async def _watch_signals(self, *, task_status: TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            task_status.started()
             async for number in signals:
                 if number == signal.SIGHUP:
                     self.reload()
