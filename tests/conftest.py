@@ -2,94 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import anyio
 import pytest
 
-START_SECONDS = 30.0
-
-
-class DaemonProcess:
-    """A daemon of its own: `start`, `stop` (SIGTERM), `kill` (SIGKILL). Settings are `RECALLD_` environment variables."""
-
-    def __init__(self, folder: Path, **settings: str) -> None:
-        self.folder = folder
-        self.data_dir = folder / "data"
-        self.runtime_dir = folder / "run"
-        self.env = {
-            **{k: v for k, v in os.environ.items() if not k.startswith("RECALLD_")},
-            "RECALLD_DATA_DIR": str(self.data_dir),
-            "RECALLD_RUNTIME_DIR": str(self.runtime_dir),
-            "RECALLD_NOTES__PLACE": "data",
-            "HOME": str(folder),
-            **{f"RECALLD_{k.upper()}": v for k, v in settings.items()},
-        }
-        self.process: subprocess.Popen[bytes] | None = None
-        self.log_path = folder / "daemon.log"
-
-    def start(self) -> DaemonProcess:
-        """Return when the daemon is ready."""
-        notify = self.folder / "notify.sock"
-        notify.unlink(missing_ok=True)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
-            s.bind(str(notify))
-            s.settimeout(0.2)
-            with self.log_path.open("ab") as log:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-m", "recalld", "run"],
-                    env={**self.env, "NOTIFY_SOCKET": str(notify)},
-                    stderr=log,
-                    stdout=log,
-                )
-            deadline = time.monotonic() + START_SECONDS
-            while time.monotonic() < deadline:
-                try:
-                    if b"READY=1" in s.recv(4096):
-                        return self
-                except TimeoutError:
-                    if self.process.poll() is not None:
-                        break
-        raise AssertionError(f"the daemon did not start:\n{self.log_path.read_text()}")
-
-    def signal(self, number: int) -> None:
-        assert self.process is not None
-        self.process.send_signal(number)
-
-    def stop(self) -> int:
-        """SIGTERM; returns the exit code."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGCONT)
-        self.process.terminate()
-        return self.process.wait(timeout=30)
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
-
-    def __enter__(self) -> DaemonProcess:
-        return self.start()
-
-    def __exit__(self, *exc_info: Any) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.stop()
-
-
-async def wait_until(condition: Callable[[], bool], seconds: float = START_SECONDS) -> None:
-    """Return when the condition holds; fail if it does not in time."""
-    with anyio.fail_after(seconds):
-        while not condition():  # noqa: ASYNC110  (conditions of other processes have no event)
-            await anyio.sleep(0.01)
+from daemon_process import DaemonProcess
 
 
 @pytest.fixture

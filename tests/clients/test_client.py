@@ -521,6 +521,7 @@ async def test_no_answer_in_time_is_a_timeout_and_a_late_one_is_dropped(fake: Fa
         answer = await client.recall("late", CTX, ttl_ms=30)
         assert (answer.status, answer.text, bool(answer)) == ("timeout", "", False)
         assert 45 <= answer.elapsed_ms < 5000, "ttl_ms and the margin"
+        assert not client._link._asked, "what nobody waits for takes no memory"
         late = fake.of_type("before_prompt_build")[0]["id"]
         fake.publish(client.src, {"type": "context", "re": late, "status": "ok", "text": "too late"})
         fake.contexts = lambda question: [{"status": "ok", "text": "on time"}]

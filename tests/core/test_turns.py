@@ -102,7 +102,7 @@ def test_revisions_count_up_from_zero_and_sessions_do_not_touch(stream: list[Sig
             assert any(k[0] == turn.session for k in seen)
         seen[identity] = turn.revision
         assert turn.closed_ms >= turn.opened_ms
-    alone = [t for t in run([s for s in stream if s.session == "x"])[0]]
+    alone = list(run([s for s in stream if s.session == "x"])[0])
     assert alone == [t for t in run(stream)[0] if t.session == "x"]
 
 

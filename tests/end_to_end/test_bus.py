@@ -17,7 +17,7 @@ import msgspec
 import pynng
 import pytest
 
-from conftest import DaemonProcess
+from daemon_process import DaemonProcess
 
 CTX = {"agent_id": "main", "session_key": "agent:main:chat"}
 

@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import pytest
 
-from conftest import DaemonProcess, wait_until
+from daemon_process import DaemonProcess, wait_until
 from recalld_client import Client, SyncClient
 
 CTX = {"agent_id": "main", "session_key": "agent:main:chat"}

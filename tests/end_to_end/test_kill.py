@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from conftest import DaemonProcess, wait_until
+from daemon_process import DaemonProcess, wait_until
 from recalld_client import Client
 
 KILLS = 20
@@ -35,8 +35,7 @@ async def test_twenty_kills_lose_and_double_nothing(short_folder: Path) -> None:
             if rng.random() < 0.7:
                 client.emit("agent_end", {"success": True, "messages": []}, ctx)
             await anyio.sleep(rng.choice((0, 0.001, 0.01)))
-            while client.pending > 4_000:  # the buffer's bound is another test's matter
-                await anyio.sleep(0.01)
+            await wait_until(lambda: client.pending < 4_000)  # the buffer's bound is another test's matter
 
     async with Client(name="publisher", runtime_dir=daemon.runtime_dir) as client:
         async with anyio.create_task_group() as tg:

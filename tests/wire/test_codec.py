@@ -95,7 +95,7 @@ encodings = st.sampled_from(Encoding)
 def test_an_event_survives(event: Event, encoding: Encoding) -> None:
     data = codec.encode(event, encoding)
     assert codec.decode_event(data) == (event, encoding)
-    assert codec.sender_of(data) == (event.src, event.id, encoding)
+    assert codec.sender_of(data) == (event.src, event.id, event.seq, encoding)
 
 
 @given(requests, encodings)
@@ -113,7 +113,7 @@ def test_a_context_survives(context: Context, encoding: Encoding) -> None:
 
 def feed(data: bytes) -> None:
     """Only a ProtocolError may come out, and what does decode can be encoded again."""
-    src, id_, _ = codec.sender_of(data)
+    src, id_, _, _ = codec.sender_of(data)
     assert src is None or (0 < len(src) <= 128 and "\0" not in src)
     assert id_ is None or 0 < len(id_) <= 128
     for decode in (codec.decode_event, codec.decode_request):
@@ -230,13 +230,15 @@ def test_null_does_not_hide_another_fault() -> None:
 @pytest.mark.parametrize(
     ("change", "sender"),
     [
-        ({}, ("gw-1", "e1")),
-        ({"id": 5}, ("gw-1", None)),
-        ({"id": "i" * 129}, ("gw-1", None)),
-        ({"src": "a\0b"}, (None, "e1")),
-        ({"src": "a\n"}, (None, "e1")),
-        ({"src": "ctx/a"}, (None, "e1")),
-        ({"src": None, "id": None}, (None, None)),
+        ({}, ("gw-1", "e1", 1)),
+        ({"id": 5}, ("gw-1", None, 1)),
+        ({"id": "i" * 129}, ("gw-1", None, 1)),
+        ({"src": "a\0b"}, (None, "e1", 1)),
+        ({"src": "a\n"}, (None, "e1", 1)),
+        ({"src": "ctx/a"}, (None, "e1", 1)),
+        ({"seq": 0}, ("gw-1", "e1", None)),
+        ({"seq": "1"}, ("gw-1", "e1", None)),
+        ({"src": None, "id": None, "seq": None}, (None, None, None)),
     ],
 )
 def test_a_sender_is_named_only_as_far_as_it_is_valid(change: dict[str, Any], sender: tuple[Any, Any]) -> None:
@@ -246,9 +248,9 @@ def test_a_sender_is_named_only_as_far_as_it_is_valid(change: dict[str, Any], se
 
 def test_a_sender_is_not_searched_in_what_is_too_large() -> None:
     data = codec.encode(EVENT, Encoding.JSON)[:-1] + b" " * MESSAGE_BYTES_MAX + b"}"
-    assert codec.sender_of(data) == (None, None, Encoding.JSON)
+    assert codec.sender_of(data) == (None, None, None, Encoding.JSON)
 
 
 @pytest.mark.parametrize("data", [b"", b" {}", b"hello", b"\x93\x01\x02\x03"])
 def test_who_speaks_neither_encoding_is_answered_in_json(data: bytes) -> None:
-    assert codec.sender_of(data) == (None, None, Encoding.JSON)
+    assert codec.sender_of(data) == (None, None, None, Encoding.JSON)

@@ -63,7 +63,16 @@ def test_valid(valid_case: dict[str, Any]) -> None:
             again, found = decode(codec.encode(decoded, other), kind)
             assert (again, found) == (decoded, other)
         if kind in ("event", "request"):
-            assert codec.sender_of(data) == (getattr(decoded, "src", None), decoded.id, encoding) or len(data) > 2**20
+            assert (
+                codec.sender_of(data)
+                == (
+                    getattr(decoded, "src", None),
+                    decoded.id,
+                    getattr(decoded, "seq", None),
+                    encoding,
+                )
+                or len(data) > 2**20
+            )
 
 
 def test_both_forms_are_one_object(valid_case: dict[str, Any]) -> None:
@@ -108,7 +117,7 @@ def test_exchange(exchange: dict[str, Any]) -> None:
         return
     with pytest.raises(ProtocolError) as caught:
         decode(sent, "request" if rpc else "event")
-    src, id_, _ = codec.sender_of(sent)
+    src, id_, _, _ = codec.sender_of(sent)
     assert (caught.value.code, caught.value.message, id_) == (code, found.message, answer.re)
     assert rpc or answer.src == src
 

@@ -93,7 +93,7 @@ def make_token(path: Path) -> str:
 def folder_name(name: str) -> str:
     """A file name for any string: readable, and different for different strings."""
     digest = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
-    return f"{_SAFE.sub('_', name)[:40]}-{digest}"
+    return f"{_SAFE.sub('_', name).lstrip('.')[:40]}-{digest}"
 
 
 def note_path(folder: Path, at_ms: int) -> Path:

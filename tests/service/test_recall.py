@@ -1,0 +1,221 @@
+"""Recall under a deadline: each search may be late, stuck or broken, and the answer still comes, once, with its status."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+
+from recalld.core.pack import RecallSettings
+from recalld.core.rank import Background
+from recalld.core.words import terms
+from recalld.edge.embed import DIMENSIONS, Embedder, Vectors
+from recalld.edge.lexical import LexicalIndex, LexicalState
+from recalld.edge.store import Entry, MemoryRow, Reader, Store, memories_unit
+from recalld.service.counters import Counters
+from recalld.service.indexing import NamespaceIndex
+from recalld.service.recall import WAITING_MAX, Question, Recall
+from recalld.wire.messages import ContextBody
+
+TEXTS = ("Ada: The winter tyres are in the barn.", "Ada: The summer tyres are at the garage in Lund.")
+TTL = 0.4
+
+
+def unit(text: str) -> Vectors:
+    vector = np.zeros(DIMENSIONS, dtype=np.float32)
+    for term in terms(text):
+        vector[sum(term.encode()) % DIMENSIONS] += 1
+    return np.asarray(vector / max(1e-9, float(np.linalg.norm(vector))), dtype=np.float32)
+
+
+class FakeEmbedder(Embedder):
+    """Bags of words; `gate` holds every embedding until it is set."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.broken = False
+
+    def embed(self, texts: list[str]) -> Vectors:
+        self.gate.wait(10)
+        if self.broken:
+            raise RuntimeError("the embedder is broken")
+        return np.stack([unit(text) for text in texts])
+
+
+class SlowLexical(LexicalIndex):
+    """A word index that can be held."""
+
+    gate = threading.Event()
+
+    def search(self, *args: Any, **kwargs: Any) -> Any:
+        self.gate.wait(10)
+        return super().search(*args, **kwargs)
+
+
+class House:
+    """A recall thread over a real record and real indexes of two memories."""
+
+    def __init__(self, folder: Path) -> None:
+        self.counters = Counters()
+        self.embedder = FakeEmbedder()
+        anyio.run(self._fill, folder)
+        self.index = NamespaceIndex("main", folder / "index")
+        self.index.lexical.close()
+        self.lexical = self.index.lexical = SlowLexical(folder / "index" / "lexical")
+        self.lexical.gate.set()
+        self.index.lexical.apply([(n, " ".join(terms(t))) for n, t in enumerate(TEXTS, 1)], [], LexicalState(2, 0))
+        self.index.vectors.add([1, 2], np.stack([unit(t) for t in TEXTS]))
+        self.recall = Recall(
+            reader=Reader(folder / "r.db", 1),
+            embedder=self.embedder,
+            background=Background({"the": 0.7, "are": 0.4, "in": 0.5}, 0.0001),
+            counters=self.counters,
+            settings=lambda: RecallSettings(floor=0.3),
+            find={"main": self.index}.get,
+        )
+        self.recall.start()
+
+    async def _fill(self, folder: Path) -> None:
+        store = Store(folder / "r.db")
+        await store.open("test")
+        rows = [MemoryRow(n, "main", None, "note", "note", text, 0) for n, text in enumerate(TEXTS, 1)]
+        entries = [Entry(" ".join(terms(text)), unit(text)) for text in TEXTS]
+        assert await store.commit([memories_unit(rows, entries, store.model_id)]) == [None]
+        await store.close()
+
+    def ask(self, query: str, ttl: float = TTL, **fields: Any) -> Callable[[], ContextBody]:
+        """Returns a function that waits for the answer and checks that it came once."""
+        answers: list[ContextBody] = []
+        answered = threading.Event()
+
+        def answer(body: ContextBody) -> None:
+            answers.append(body)
+            answered.set()
+
+        now = time.monotonic()
+        fields = {"key": f"k{now}", "namespace": "main", **fields}
+        self.recall.ask(Question(query=query, started=now, deadline=now + ttl, answer=answer, **fields))
+
+        def wait() -> ContextBody:
+            assert answered.wait(20)
+            assert len(answers) == 1
+            return answers[0]
+
+        return wait
+
+    def close(self) -> None:
+        self.embedder.gate.set()
+        self.lexical.gate.set()
+        self.recall.stop()
+        self.lexical.close()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    house = House(tmp_path)
+    yield house
+    house.close()
+
+
+def test_both_searches_are_heard(house: House) -> None:
+    body = house.ask("where are the winter tyres", ttl=10)()
+    assert (body.status, body.reason) == ("ok", None)
+    assert body.memories[0].id == "m1"
+    assert (body.memories[0].lexical or 0) > 0.6 > (body.memories[1].lexical or 0)
+    assert (body.memories[0].vector or 0) > 0
+    assert "in the barn" in body.text
+
+
+def test_nothing_relevant_is_an_answer(house: House) -> None:
+    body = house.ask("quantum chromodynamics lecture", ttl=10)()
+    assert (body.status, body.text, body.memories) == ("empty", "", [])
+
+
+def test_another_namespace_has_nothing(house: House) -> None:
+    assert house.ask("winter tyres", namespace="other")().status == "empty"
+
+
+@pytest.mark.parametrize(("lane", "reason"), [("vector", "vector_late"), ("lexical", "lexical_late")])
+def test_one_late_search_gives_the_others_results(house: House, lane: str, reason: str) -> None:
+    gate = house.embedder.gate if lane == "vector" else house.lexical.gate
+    gate.clear()
+    body = house.ask("where are the winter tyres")()
+    assert (body.status, body.reason) == ("partial", reason)
+    assert "in the barn" in body.text
+    gate.set()
+    assert house.ask("where are the summer tyres", ttl=10)().status == "ok"  # the late result was dropped
+
+
+def test_two_late_searches_are_an_error_in_time_not_silence(house: House) -> None:
+    house.embedder.gate.clear()
+    house.lexical.gate.clear()
+    started = time.monotonic()
+    body = house.ask("where are the winter tyres")()
+    assert (body.status, body.reason) == ("error", "E_DEADLINE")
+    assert time.monotonic() - started < 5  # not when the searches end
+
+
+def test_a_broken_search_is_a_late_one(house: House) -> None:
+    house.embedder.broken = True
+    body = house.ask("where are the winter tyres", ttl=10)()
+    assert (body.status, body.reason) == ("partial", "vector_late")
+
+
+def test_a_stuck_search_does_not_hold_up_the_next_question(house: House) -> None:
+    house.embedder.gate.clear()
+    first = house.ask("where are the winter tyres")
+    second = house.ask("where are the summer tyres")
+    assert {first().status, second().status} == {"partial"}
+
+
+def test_too_many_questions_are_refused_at_once(house: House) -> None:
+    house.embedder.gate.clear()
+    house.lexical.gate.clear()
+    waits = [house.ask("where are the winter tyres", key=f"q{n}", ttl=3) for n in range(WAITING_MAX)]
+    deadline = time.monotonic() + 5
+    while len(house.recall._race) < WAITING_MAX and time.monotonic() < deadline:
+        time.sleep(0.001)
+    body = house.ask("one more")()
+    assert (body.status, body.reason) == ("error", "E_BUSY")
+    house.embedder.gate.set()
+    house.lexical.gate.set()
+    assert {wait().status for wait in waits} <= {"ok", "partial", "error"}
+
+
+def test_a_search_is_ranked_and_has_no_floor(house: House) -> None:
+    body = house.ask("barn lecture", ttl=10, limit=5)()
+    assert [m.id for m in body.memories][:1] == ["m1"]
+    assert body.text == ""
+
+
+def test_a_score_does_not_depend_on_what_else_was_found(house: House) -> None:
+    alone = house.ask("winter tyres", ttl=10, limit=1)().memories[0]
+    among = house.ask("winter tyres", ttl=10, limit=9)().memories[0]
+    assert (alone.id, alone.score) == (among.id, among.score)
+
+
+def test_idle_work_runs_between_questions_and_raises_where_it_was_asked(house: House) -> None:
+    ran: list[int] = []
+    house.recall.when_idle(lambda: ran.append(1))
+    assert ran == [1]
+    with pytest.raises(ZeroDivisionError):
+        house.recall.when_idle(lambda: ran.append(1 // 0))
+    assert house.ask("where are the winter tyres", ttl=10)().status == "ok"
+
+
+def test_questions_under_way_are_answered_when_recall_stops(house: House) -> None:
+    house.embedder.gate.clear()
+    house.lexical.gate.clear()
+    wait = house.ask("where are the winter tyres", ttl=30)
+    stopping = threading.Thread(target=house.recall.stop)
+    stopping.start()
+    assert wait().reason == "E_DEADLINE"
+    house.close()
+    stopping.join()
