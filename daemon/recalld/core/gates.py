@@ -16,6 +16,12 @@ _CONTROL = re.compile(
 _OWN_TRIGGERS = frozenset({"", "user", "manual"})
 
 
+# Reasons that lie in who and where: no later signal of the same turn changes them.
+PLACE_REASONS = frozenset(
+    {"unknown_scope", "agent", "internal", "subagent", "cron", "trigger", "provenance", "chat_type"}
+)
+
+
 class GateSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """`agents`: those served; empty means all. `min_chars`: shorter prompts are not worth a search."""
 

@@ -6,7 +6,6 @@ the sessions of a daemon. Timers are stamped with their own time, so the result 
 
 from __future__ import annotations
 
-import copy
 import heapq
 from collections import deque
 from enum import StrEnum
@@ -355,7 +354,7 @@ class Session:
         turn.closed_by, turn.closed_ms = closed_by, now_ms
         turn.revision += 1
         turn.timer_ms = now_ms + self.settings.linger_ms
-        self._closes.append(copy.deepcopy(turn))
+        self._closes.append(replace(turn, runs=list(turn.runs), seqs=dict(turn.seqs)))
         turn.journal = []
         if turn is self.current:
             self.current = None

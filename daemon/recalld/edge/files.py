@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -21,9 +22,13 @@ def own_folder(path: Path, what: str) -> Path:
     """Create or check a folder that only its owner can enter (0700). Raises FolderError."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if path.stat().st_uid != os.getuid():
+        status = path.stat()
+        if status.st_uid != os.getuid():
             raise FolderError(f"{what} {path} belongs to another user: set a folder of your own")
-        path.chmod(0o700)
+        if stat.S_IMODE(status.st_mode) & 0o077:
+            if any(path.iterdir()):  # it may be somebody's home, given by mistake
+                raise FolderError(f"{what} {path} can be entered by others: `chmod 700 {path}`, or set another folder")
+            path.chmod(0o700)
         probe = path / f".probe-{os.getpid()}"
         probe.touch(mode=0o600)
         probe.unlink()

@@ -106,9 +106,9 @@ class LexicalIndex:
             if writer is None:
                 writer = self._writer = self._index.writer(WRITER_BYTES, num_threads=1)
             for memory_id in removed:
-                writer.delete_documents_by_term("id", memory_id)
+                self._delete(writer, memory_id)
             for memory_id, terms in added:
-                writer.delete_documents_by_term("id", memory_id)
+                self._delete(writer, memory_id)
                 document = tantivy.Document()
                 document.add_unsigned("id", memory_id)
                 document.add_text("terms", terms)
@@ -120,6 +120,10 @@ class LexicalIndex:
             self._index.reload()
             self._searcher = self._index.searcher()
             self.state = state
+
+    def _delete(self, writer: tantivy.IndexWriter, memory_id: int) -> None:
+        # Not delete_documents_by_term: it makes a signed term of a number, which an unsigned field never matches.
+        writer.delete_documents_by_query(tantivy.Query.term_query(self.schema, "id", memory_id))
 
     def close(self) -> None:
         with self._lock:

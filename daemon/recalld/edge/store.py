@@ -159,7 +159,11 @@ class Store:
             self.model_id = (await self.rows("SELECT id FROM models WHERE identity = ?", identity))[0][0]
             sequence = dict(await self.rows("SELECT name, seq FROM sqlite_sequence"))
         except sqlite3.Error as e:
+            await self.close()  # their threads would keep the process alive
             raise explain(e, self.path) from None
+        except StorageError:
+            await self.close()
+            raise
         self.next_memory_id = sequence.get("memories", 0) + 1
         self.next_turn_id = sequence.get("turns", 0) + 1
 
@@ -297,6 +301,12 @@ def sources_unit(sources: dict[str, Source], now_ms: int) -> Unit:
             [(src, s.upto, _encode(sorted(s.above)), s.given_up, now_ms) for src, s in sources.items()],
         )
     ]
+
+
+def expire_unit(before_ms: int) -> Unit:
+    """Publishers not heard of since, unless the journal still has something of theirs."""
+    sql = "DELETE FROM sources WHERE seen_ms < ? AND src NOT IN (SELECT src FROM journal)"
+    return [(sql, [(before_ms,)])]
 
 
 def release_unit(journal: Iterable[tuple[str, int]]) -> Unit:

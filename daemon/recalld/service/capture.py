@@ -13,7 +13,7 @@ from recalld import log
 from recalld.config import Config
 from recalld.core.clean import shorten
 from recalld.core.extract import extract
-from recalld.core.gates import capture_gate
+from recalld.core.gates import PLACE_REASONS, capture_gate
 from recalld.core.scope import scope_of
 from recalld.core.turns import Turn
 from recalld.edge.files import append_note, folder_name, note_path
@@ -136,8 +136,8 @@ class Capture:
         reason = capture_gate(scope, turn.ctx, user, assistant, config.gates)
         if not turn.seqs and prior is None:  # a question alone is not kept, so no turn may depend on it
             reason = "prompt_only"
-        if prior is not None and prior.reason == "forgotten":
-            reason, user, assistant = "forgotten", "", ""
+        if prior is not None:
+            reason = _settled_reason(prior, reason)
         status = turn.status if turn.assistant or not prior or not prior.assistant else prior.status
         row = TurnRow(
             id=0,
@@ -203,6 +203,13 @@ class Capture:
             if text
         ]
         append_note(path, anchor, f"## {when}", lines)
+
+
+def _settled_reason(prior: TurnRow, reason: str | None) -> str | None:
+    """A late signal enriches a turn; it does not change whether the turn may be kept. What was forgotten stays so."""
+    if prior.reason == "forgotten" or prior.reason in PLACE_REASONS:
+        return prior.reason
+    return None if reason in PLACE_REASONS and prior.outcome == "captured" else reason
 
 
 def memories_of(row: TurnRow) -> list[NewMemory]:

@@ -35,7 +35,8 @@ class NamespaceIndex:
     def __init__(self, namespace: str, folder: Path) -> None:
         self.namespace = namespace
         self.folder = folder
-        self.lexical = LexicalIndex(folder / "lexical")
+        self.lexical: LexicalIndex | None = None
+        self.broken = False  # the word index cannot be written; recall goes on with vectors alone
         self.vectors = VectorIndex()
         self.added: list[tuple[int, str]] = []
         self.removed: list[int] = []
@@ -79,9 +80,10 @@ class Indexing:
 
     def _open(self, namespace: str) -> NamespaceIndex:
         index = NamespaceIndex(namespace, self._folder / folder_name(namespace))
-        if index.lexical.rebuilt:
-            self._log.warning("word index rebuilt", namespace=namespace, reason=index.lexical.rebuilt)
-        self._catch_up_words(index)
+        try:
+            self._catch_up_words(index, self._open_words(index))
+        except (OSError, ValueError) as e:
+            self._not_written(index, e)
         snapshot = self._load_snapshot(index)
         ids, vectors = self._reader.vectors(namespace, snapshot.header.memory_id if snapshot else 0)
         if snapshot:
@@ -91,8 +93,15 @@ class Indexing:
         self.namespaces[namespace] = index
         return index
 
-    def _catch_up_words(self, index: NamespaceIndex) -> None:
-        state = index.lexical.state
+    def _open_words(self, index: NamespaceIndex) -> LexicalIndex:
+        if index.lexical is None:
+            index.lexical = LexicalIndex(index.folder / "lexical")
+            if index.lexical.rebuilt:
+                self._log.warning("word index rebuilt", namespace=index.namespace, reason=index.lexical.rebuilt)
+        return index.lexical
+
+    def _catch_up_words(self, index: NamespaceIndex, words: LexicalIndex) -> None:
+        state = words.state
         removed = self._reader.tombstones(index.namespace, state.tombstone_id)
         tombstone_id = removed[-1][0] if removed else state.tombstone_id
         memory_id, gone = state.memory_id, [m for _, m in removed]
@@ -101,7 +110,7 @@ class Indexing:
             if not rows and not gone:
                 return
             memory_id = rows[-1][0] if rows else memory_id
-            index.lexical.apply(rows, gone, LexicalState(memory_id, tombstone_id))
+            words.apply(rows, gone, LexicalState(memory_id, tombstone_id))
             gone = []
 
     def _load_snapshot(self, index: NamespaceIndex) -> Snapshot | None:
@@ -167,19 +176,27 @@ class Indexing:
         rows = await self._store.rows(
             "SELECT coalesce(max(id), 0) FROM tombstones WHERE namespace = ?", index.namespace
         )
-        state = LexicalState(
-            max(added[-1][0] if added else 0, index.lexical.state.memory_id),
-            rows[0][0] if removed else index.lexical.state.tombstone_id,
-        )
         try:
-            await anyio.to_thread.run_sync(index.lexical.apply, added, removed, state)
+            await anyio.to_thread.run_sync(self._apply, index, added, removed, rows[0][0])
         except (OSError, ValueError) as e:
             index.added, index.removed = added + index.added, removed + index.removed
-            self._counters.faults["word index"] = f"{index.lexical.folder}: {e}; recall goes on with vectors alone"
-            self._log.error("word index not written", namespace=index.namespace, error=str(e))
+            self._not_written(index, e)
             return False
+        index.broken = False
         self._counters.faults.pop("word index", None)
         return True
+
+    def _apply(
+        self, index: NamespaceIndex, added: list[tuple[int, str]], removed: list[int], tombstone_id: int
+    ) -> None:
+        words = self._open_words(index)
+        memory_id = added[-1][0] if added else words.state.memory_id
+        words.apply(added, removed, LexicalState(memory_id, tombstone_id if removed else words.state.tombstone_id))
+
+    def _not_written(self, index: NamespaceIndex, e: OSError | ValueError) -> None:
+        index.broken = True
+        self._counters.faults["word index"] = f"{index.folder}: {e}; recall goes on with vectors alone"
+        self._log.error("word index not written", namespace=index.namespace, error=str(e))
 
     async def _derive_missing(self) -> None:
         """Terms and embeddings of memories that another model or analyser derived, or none."""
@@ -202,7 +219,8 @@ class Indexing:
 
     def _rebuild(self, namespace: str) -> None:
         index = self.namespaces[namespace]
-        index.lexical.close()
+        if index.lexical is not None:
+            index.lexical.close()
         shutil.rmtree(index.folder, ignore_errors=True)
         self._open(namespace)
 

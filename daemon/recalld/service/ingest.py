@@ -18,7 +18,7 @@ from recalld.core.scope import scope_of
 from recalld.core.sequence import Offer, Source
 from recalld.core.signals import Kind, Signal, distil, last_turn, text_of
 from recalld.core.turns import Turn, TurnBook
-from recalld.edge.store import Store, journal_unit, release_unit
+from recalld.edge.store import Store, expire_unit, journal_unit, release_unit
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
 from recalld.service.recall import Question, Recall
@@ -45,6 +45,7 @@ from recalld.wire.messages import (
 
 INBOX_MAX = 2 * UNACKED_MAX  # events waiting for the disk; beyond it they are dropped unacknowledged, and come again
 RETRY_SECONDS = 0.05  # after a write that failed, so that a full disk does not become a busy loop
+SOURCE_DAYS = 30  # a publisher that was silent for so long is gone: each start has a src of its own
 COMMIT_MAX = 1_024  # events in one unit of writing
 
 
@@ -88,6 +89,7 @@ class Ingest:
         self._encodings: dict[str, Encoding] = {}
         self._told: set[tuple[str, str]] = set()
         self._inbox: list[Kept] = []
+        self._stored_already: set[str] = set()
         self._arrived = anyio.Event()
         self._attempted = anyio.Event()  # set after each batch, stored or not
         self._timers = anyio.Event()
@@ -99,6 +101,9 @@ class Ingest:
 
     async def restore(self) -> int:
         """Take up where the last daemon stopped: its publishers, and the turns it had open. Returns the journal's length."""
+        (error,) = await self._store.commit([expire_unit(now_ms() - SOURCE_DAYS * 86_400_000)])
+        if error is not None:
+            raise error
         self._sources = await self._store.sources()
         journal = await self._store.journal()
         for signal in journal:
@@ -109,12 +114,15 @@ class Ingest:
     # -- receiving; in the event loop, never waits
 
     def receive(self, batch: list[bytes]) -> None:
+        read_at = time.monotonic()
         for data in batch:
-            self._receive_one(data)
+            self._receive_one(data, read_at)
+        self._acknowledge(self._stored_already)
+        self._stored_already.clear()
         if self._inbox:
             self._arrived.set()
 
-    def _receive_one(self, data: bytes) -> None:
+    def _receive_one(self, data: bytes, read_at: float) -> None:
         try:
             event, encoding = decode_event(data)
         except UnknownType as e:
@@ -132,7 +140,7 @@ class Ingest:
         if event.type == HELLO:
             self._welcome(event)
         elif event.type == QUESTION:
-            self._ask(event)
+            self._ask(event, read_at)
         else:
             self._keep_distilled(event)
 
@@ -197,7 +205,7 @@ class Ingest:
         )
         self.publish(welcome, event.src)
 
-    def _ask(self, event: Event) -> None:
+    def _ask(self, event: Event, read_at: float) -> None:
         src, re, encoding = event.src, event.id, self._encodings[event.src]
 
         def answer(body: ContextBody) -> None:
@@ -208,14 +216,13 @@ class Ingest:
             self._send(src, encode(context, encoding))
 
         self._counters.events[QUESTION] += 1
-        self.ask(event, answer)
+        self.ask(event, read_at, answer)
         signal = self._distilled(event)
         if signal is not None and not self.draining:
             self._feed([signal])
 
-    def ask(self, event: Event, answer: Callable[[ContextBody], None]) -> None:
-        """Ask recall for an event's prompt; `answer` gets every outcome, also that of a gate."""
-        started = time.monotonic()
+    def ask(self, event: Event, started: float, answer: Callable[[ContextBody], None]) -> None:
+        """Ask recall for the prompt of an event that was read at `started`; `answer` gets every outcome, a gate's too."""
         config = self._config()
         scope = scope_of(event.ctx, config.shared)
         prompt = prompt_of(event)
@@ -247,11 +254,13 @@ class Ingest:
             return
         self._counters.ignored["duplicate"] += 1
         if offer is Offer.STORED:
-            self._acknowledge([kept.src])
+            self._stored_already.add(kept.src)
 
     async def publish_events(self, events: Iterable[Event]) -> dict[str, int]:
-        """The rpc way in: returns `upto` by src when all are on disk. Raises StorageError."""
+        """The rpc way in: returns `upto` by src when all are on disk. Raises StorageError, or ProtocolError(E_BUSY)."""
         events = list(events)
+        if len(self._inbox) + len(events) > INBOX_MAX:
+            raise ProtocolError(Code.BUSY, f"{INBOX_MAX} events are waiting for the disk")
         for event in events:
             assert event.seq is not None
             self._encodings.setdefault(event.src, Encoding.JSON)

@@ -81,6 +81,8 @@ class Recall:
         self._inbox: SimpleQueue[Any] = SimpleQueue()
         self._lanes: dict[str, SimpleQueue[Question | None]] = {lane: SimpleQueue() for lane in LANES}
         self._race: Race[Question, Any] = Race(LANES)
+        self._asked = 0  # counted in the event loop alone
+        self._answered = 0  # counted in the recall thread alone
         self._idle_work: list[Callable[[], None]] = []
         self._threads: list[threading.Thread] = []
         self.beat = time.monotonic()  # when the recall thread was last seen alive
@@ -102,12 +104,13 @@ class Recall:
             thread.join(timeout=5)
         self._reader.close()
 
-    # -- from any thread
+    # -- from the event loop
 
     def ask(self, question: Question) -> None:
-        if len(self._race) >= WAITING_MAX:
-            self._finish(question, "error", Code.BUSY.value)
+        if self._asked - self._answered >= WAITING_MAX:
+            self._reply(question, ContextBody("error", 0.0, reason=Code.BUSY.value))
         else:
+            self._asked += 1
             self._inbox.put(question)
 
     def when_idle(self, work: Callable[[], None]) -> None:
@@ -169,7 +172,8 @@ class Recall:
             return
         question.terms = terms(question.query)
         if not self._race.start(question.key, question, question.cutoff(self._settings())):
-            return  # the same question again; its answer is under way
+            self._answered += 1  # the same question again; its answer is under way
+            return
         for queue in self._lanes.values():
             queue.put(question)
 
@@ -209,11 +213,13 @@ class Recall:
         tokens: int = 0,
         memories: list[Memory] | None = None,
     ) -> None:
-        now = time.monotonic()
-        elapsed_ms = round((now - question.started) * 1000, 3)
-        body = ContextBody(status, elapsed_ms, text, tokens, reason, memories or [])
+        elapsed_ms = round((time.monotonic() - question.started) * 1000, 3)
+        self._reply(question, ContextBody(status, elapsed_ms, text, tokens, reason, memories or []))
+        self._answered += 1
+
+    def _reply(self, question: Question, body: ContextBody) -> None:
         question.answer(body)
-        self._counters.recall(status, reason, elapsed_ms)
+        self._counters.recall(body.status, body.reason, body.elapsed_ms)
         if time.monotonic() > question.deadline:
             self._counters.late += 1
 
@@ -243,7 +249,9 @@ class Recall:
                     self._log.exception("search failed", lane=lane)
             self._inbox.put((question.key, lane, result))
 
-    def _search_words(self, question: Question, index: NamespaceIndex) -> LexicalHits:
+    def _search_words(self, question: Question, index: NamespaceIndex) -> LexicalHits | None:
+        if index.lexical is None:  # not made yet, or it could not be
+            return None if index.broken else LexicalHits([], {}, 0)
         weights = rank.weigh(question.terms, {}, 0, self._background)
         return index.lexical.search(list(weights.idf), CANDIDATES)
 

@@ -134,7 +134,8 @@ class RpcService:
             ctx=request.ctx,
             event={"prompt": params.prompt, "messages": params.messages},
         )
-        return await self._asked(lambda answer: self._ingest.ask(event, answer))
+        started = time.monotonic()
+        return await self._asked(lambda answer: self._ingest.ask(event, started, answer))
 
     async def _asked(self, ask: Callable[[Callable[[m.ContextBody], None]], None]) -> m.ContextBody:
         loop = asyncio.get_running_loop()
