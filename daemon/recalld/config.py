@@ -21,7 +21,7 @@ from msgspec import Meta, Struct, field
 
 from recalld.core.gates import GateSettings
 from recalld.core.pack import RecallSettings
-from recalld.core.turns import Milliseconds, TurnSettings
+from recalld.core.turn import Milliseconds, TurnSettings
 from recalld.errors import ConfigError
 
 ENV_PREFIX = "RECALLD_"

@@ -10,7 +10,8 @@ import pytest
 
 from recalld.core.scope import scope_of
 from recalld.core.signals import KINDS, distil
-from recalld.core.turns import TurnBook, TurnSettings
+from recalld.core.turn import TurnSettings
+from recalld.core.turns import TurnBook
 from recalld.wire.messages import Event
 
 TRACES = sorted((Path(__file__).parents[2] / "protocol" / "traces").glob("*.json"))

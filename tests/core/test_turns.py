@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from recalld.core.diagram import turn_diagram
 from recalld.core.signals import Kind, Signal
-from recalld.core.turns import CLOSED_MAX, TRANSITIONS, Input, State, Turn, TurnBook, TurnSettings
+from recalld.core.turn import TRANSITIONS, Input, State, Turn, TurnSettings
+from recalld.core.turns import CLOSED_MAX, TurnBook
 from recalld.wire.messages import Ctx
 
 SETTINGS = TurnSettings(quiet_ms=50, grace_ms=10, idle_ms=500, linger_ms=300)

@@ -21,7 +21,8 @@ import msgspec
 from recalld.wire import codec
 from recalld.wire.codec import Encoding
 from recalld.wire.errors import ProtocolError
-from recalld.wire.messages import OPERATIONS, Request
+from recalld.wire.messages import Request
+from recalld.wire.operations import OPERATIONS
 
 VECTORS = Path(__file__).parents[2] / "protocol" / "vectors"
 ODD: list[Any] = [None, True, 0, -1, 2**53, 2**64 - 1, -(2**63), 1.5, "", "\0", "m1", "gw-1\n", "x" * 600, [], {}]

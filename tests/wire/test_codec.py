@@ -21,8 +21,8 @@ from recalld.wire.messages import (
     Event,
     Memory,
     Request,
-    SearchParams,
 )
+from recalld.wire.operations import SearchParams
 
 EVENT = {"v": 1, "type": "session_start", "id": "e1", "src": "gw-1", "ts": 5, "seq": 1}
 

@@ -9,7 +9,8 @@ import pytest
 
 from recalld.wire import messages
 from recalld.wire.errors import FAULT, REMEDY, Code, ProtocolError
-from recalld.wire.messages import ANSWERS, EVENT_TYPES, KEPT_TYPES, OPERATIONS, Ctx, Event, Limits, Request
+from recalld.wire.messages import ANSWERS, EVENT_TYPES, KEPT_TYPES, Ctx, Event, Limits, Request
+from recalld.wire.operations import OPERATIONS
 
 
 @pytest.fixture(scope="module")

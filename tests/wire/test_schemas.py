@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from recalld.wire import schema
-from recalld.wire.messages import SCHEMAS
+from recalld.wire.operations import SCHEMAS
 
 VALIDATORS = {name: Draft202012Validator(exported) for name, exported in schema.export().items()}
 

@@ -15,8 +15,6 @@ from recalld.wire.messages import (
     ANSWERS,
     EVENT_TYPES,
     KEPT_TYPES,
-    OPERATIONS,
-    SCHEMAS,
     Context,
     Error,
     Event,
@@ -24,6 +22,7 @@ from recalld.wire.messages import (
     Request,
     Status,
 )
+from recalld.wire.operations import OPERATIONS, SCHEMAS
 
 Cases = dict[str, list[dict[str, Any]]]
 

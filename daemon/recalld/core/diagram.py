@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recalld.core.turns import TRANSITIONS
+from recalld.core.turn import TRANSITIONS
 
 
 def turn_diagram() -> str:

@@ -94,9 +94,10 @@ def _line(memory: Memory, bytes_max: int) -> str:
     label = html.escape(" ".join(filter(None, (memory.id, date, memory.category))))
     text = " / ".join(filter(None, (part.strip() for part in memory.text.splitlines())))
     escaped = html.escape(text, quote=False)
-    room = bytes_max - len(f"- [{label}] … \n".encode())
-    if (size := len(escaped.encode())) > room:
-        chars = len(text) * room // size
+    room = bytes_max - len(f"- [{label}] \n".encode())
+    chars = len(text)
+    while (size := len(escaped.encode())) > room:  # again, where what was cut is lighter than the rest
+        chars = min(chars - 1, chars * room // size)
         if chars < ITEM_CHARS_MIN:
             return ""
         escaped = html.escape(shorten(text, chars), quote=False)

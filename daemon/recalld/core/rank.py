@@ -10,7 +10,7 @@ cosine is that of the embeddings with the common component of general text remov
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
 
@@ -44,12 +44,12 @@ def weigh(query_terms: Collection[str], df: Mapping[str, int], docs: int, backgr
     return Weights(idf, sum(idf.values()))
 
 
-def coverage(weights: Weights, memory_terms: Collection[str]) -> float:
+def coverage(weights: Weights, memory_terms: Iterable[str]) -> float:
     """The idf-weighted share, in [0, 1], of the query's terms that the memory has."""
     if not weights.total:
         return 0.0
-    present = frozenset(memory_terms)
-    return sum(w for term, w in weights.idf.items() if term in present) / weights.total
+    present = weights.idf.keys() & memory_terms
+    return math.fsum(map(weights.idf.__getitem__, present)) / weights.total  # exact, so in whatever order
 
 
 def score(lexical: float, cosine: float) -> float:

@@ -21,7 +21,7 @@ import recalld
 from recalld import log
 from recalld.config import RELOADABLE, Config
 from recalld.core.words import ANALYSER
-from recalld.edge import files
+from recalld.edge import allocator, files
 from recalld.edge.embed import Embedder, load_background
 from recalld.edge.nng import ContextPublisher, Events, Rpc
 from recalld.edge.store import Reader, Store
@@ -35,7 +35,8 @@ from recalld.service.memories import Memories
 from recalld.service.recall import Recall
 from recalld.service.rpc import RpcService
 from recalld.service.writer import Writer
-from recalld.wire.messages import Captured, DaemonInfo, StatusResult
+from recalld.wire.messages import Captured, DaemonInfo
+from recalld.wire.operations import StatusResult
 
 STATUS_SECONDS = 10.0
 STUCK_SECONDS = 5.0  # the recall thread wakes at least every second
@@ -308,6 +309,7 @@ def run(config: Config, reload: Callable[[], Config] | None = None) -> None:
     """Run the daemon in a new event loop until it is stopped. Raises RecalldError."""
     daemon = Daemon(config, reload)
     os.umask(0o077)
+    allocator.give_back()
     try:
         anyio.run(daemon.run, backend="asyncio", backend_options={"use_uvloop": True})
     except ExceptionGroup as group:

@@ -15,7 +15,7 @@ from recalld.core.clean import shorten
 from recalld.core.extract import extract
 from recalld.core.gates import PLACE_REASONS, capture_gate
 from recalld.core.scope import scope_of
-from recalld.core.turns import Turn
+from recalld.core.turn import Turn
 from recalld.edge.files import append_note, folder_name, note_path
 from recalld.edge.store import Store, TurnRow, release_unit
 from recalld.errors import StorageError

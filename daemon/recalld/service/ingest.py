@@ -17,7 +17,8 @@ from recalld.core.gates import recall_gate
 from recalld.core.scope import scope_of
 from recalld.core.sequence import Offer, Source
 from recalld.core.signals import Kind, Signal, distil, last_turn, text_of
-from recalld.core.turns import Turn, TurnBook
+from recalld.core.turn import Turn
+from recalld.core.turns import TurnBook
 from recalld.edge.store import Store, expire_unit, journal_unit, release_unit
 from recalld.errors import StorageError
 from recalld.service.counters import Counters

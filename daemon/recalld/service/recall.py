@@ -12,7 +12,6 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-import numpy as np
 from msgspec import Struct
 
 from recalld import log
@@ -20,7 +19,7 @@ from recalld.core import rank
 from recalld.core.pack import RecallSettings, choose, pack
 from recalld.core.race import Race, Runner
 from recalld.core.words import terms
-from recalld.edge.embed import DIMENSIONS, Embedder, Vector
+from recalld.edge.embed import Embedder, Vector
 from recalld.edge.lexical import LexicalHits
 from recalld.edge.store import Candidate, Reader
 from recalld.errors import StorageError
@@ -224,17 +223,28 @@ class Recall:
             self._counters.late += 1
 
     def _rank(self, question: Question, words: LexicalHits | None, near: VectorHits | None) -> list[Memory]:
-        """Score the candidates of both lanes absolutely, best first."""
+        """Score the candidates of both lanes absolutely; those that can be answered with, best first.
+
+        Only they are read as a whole: of sixty candidates a prompt gets a handful.
+        """
         ids = dict.fromkeys([*(words.ids if words else ()), *(near.ids if near else ())])
-        found = self._reader.candidates(question.namespace, list(ids)) if ids else []
+        if not ids:
+            return []
+        entries, vectors = self._reader.entries(list(ids))
         weights = rank.weigh(question.terms, words.df if words else {}, words.docs if words else 0, self._background)
-        cosines = _cosines(near.query, found) if near else np.zeros(len(found), dtype=np.float32)
-        memories = []
-        for candidate, cosine in zip(found, cosines.tolist(), strict=True):
-            lexical = rank.coverage(weights, candidate.terms.split())
-            memories.append(_memory(candidate, lexical, cosine))
-        memories.sort(key=lambda m: (-(m.score or 0.0), m.id))
-        return memories
+        cosines = (vectors @ near.query).tolist() if near else [0.0] * len(entries)
+        scored = []
+        for (memory_id, found_by), cosine in zip(entries, cosines, strict=True):
+            lexical = rank.coverage(weights, found_by.split())
+            scored.append((round(rank.score(lexical, cosine), 4), memory_id, lexical, cosine))
+        scored.sort(key=lambda s: (-s[0], s[1]))
+        if question.limit is None:
+            floor = self._settings().floor
+            scored = [s for s in scored if s[0] >= floor]
+        else:
+            scored = scored[: question.limit]
+        found = {c.id: c for c in self._reader.candidates(question.namespace, [s[1] for s in scored])} if scored else {}
+        return [_memory(found[s[1]], *s) for s in scored if s[1] in found]
 
     # -- the lanes
 
@@ -260,20 +270,14 @@ class Recall:
         return VectorHits(vector, index.vectors.search(vector, CANDIDATES))
 
 
-def _cosines(query: Vector, found: list[Candidate]) -> Vector:
-    """Of the stored vectors; 0 for a memory that has none yet."""
-    blob = b"".join(bytes.fromhex(c.vector) if c.vector else bytes(2 * DIMENSIONS) for c in found)
-    return np.frombuffer(blob, dtype="<f2").reshape(len(found), DIMENSIONS).astype(np.float32) @ query
-
-
-def _memory(candidate: Candidate, lexical: float, cosine: float) -> Memory:
+def _memory(candidate: Candidate, score: float, memory_id: int, lexical: float, cosine: float) -> Memory:
     return Memory(
-        id=f"m{candidate.id}",
+        id=f"m{memory_id}",
         kind=candidate.kind,  # type: ignore[arg-type]  # the record holds only these kinds
         text=candidate.text,
         created_ms=candidate.created_ms,
         category=candidate.category,
-        score=round(rank.score(lexical, cosine), 4),
+        score=score,
         lexical=round(lexical, 4),
         vector=round(cosine, 4),
         session_key=candidate.session,

@@ -22,6 +22,7 @@ from recalld.service.ingest import Ingest, now_ms
 from recalld.service.memories import Memories
 from recalld.service.recall import Question, Recall
 from recalld.wire import messages as m
+from recalld.wire import operations as o
 from recalld.wire.codec import check_event, convert, decode_request, encode, sender_of
 from recalld.wire.errors import REMEDY, Code, ProtocolError
 
@@ -40,7 +41,7 @@ class RpcService:
         ingest: Ingest,
         counters: Counters,
         config: Callable[[], Config],
-        status: Callable[[], Awaitable[m.StatusResult]],
+        status: Callable[[], Awaitable[o.StatusResult]],
         drain: Callable[[], Awaitable[int]],
         token: str | None,
     ) -> None:
@@ -91,11 +92,11 @@ class RpcService:
     async def _dispatch(self, request: m.Request, is_tcp: bool) -> msgspec.Struct:
         if is_tcp and not hmac.compare_digest((request.token or "").encode(), (self._token or "").encode()):
             raise ProtocolError(Code.TOKEN, "the token is missing or wrong")
-        if request.op not in m.OPERATIONS:
+        if request.op not in o.OPERATIONS:
             raise ProtocolError(Code.UNKNOWN_OP, f"operation `{request.op}` is not known")
         if self._ingest.draining and request.op != "status":
             raise ProtocolError(Code.DRAINING, "the daemon is stopping")
-        params = convert(request.params, m.OPERATIONS[request.op][0])
+        params = convert(request.params, o.OPERATIONS[request.op][0])
         return await self._handlers[request.op](request, params)
 
     def _namespace(self, request: m.Request) -> str:
@@ -106,7 +107,7 @@ class RpcService:
 
     # -- operations
 
-    async def _search(self, request: m.Request, params: m.SearchParams) -> m.SearchResult:
+    async def _search(self, request: m.Request, params: o.SearchParams) -> o.SearchResult:
         namespace = self._namespace(request)
         query = clean(params.query, m.QUERY_CHARS_MAX)
         started = time.monotonic()
@@ -118,9 +119,9 @@ class RpcService:
         )
         if body.status == "error":
             raise ProtocolError(Code(body.reason or Code.INTERNAL), "the search was not finished")
-        return m.SearchResult(body.memories, body.elapsed_ms, body.status)
+        return o.SearchResult(body.memories, body.elapsed_ms, body.status)
 
-    async def _get_context(self, request: m.Request, params: m.RecallParams) -> m.ContextBody:
+    async def _get_context(self, request: m.Request, params: o.RecallParams) -> m.ContextBody:
         scope = scope_of(request.ctx, self._config().shared)
         if scope is None or scope.session is None:
             raise ProtocolError(Code.SCOPE, "`recall` needs an agent and a session in ctx")
@@ -147,17 +148,17 @@ class RpcService:
         ask(answer)
         return await answered
 
-    async def _get(self, request: m.Request, params: m.GetParams) -> m.GetResult:
+    async def _get(self, request: m.Request, params: o.GetParams) -> o.GetResult:
         memory = await self._store.memory(self._namespace(request), _number(params.id))
         if memory is None:
             raise ProtocolError(Code.NOT_FOUND, f"memory {params.id} is not known")
         turn = await self._store.turn(memory.turn_id) if memory.turn_id is not None else None
         runs = await self._store.runs_of(turn.id) if turn else []
-        return m.GetResult(
+        return o.GetResult(
             memory=_shown(memory, turn.session if turn else None, runs),
             turn=None
             if turn is None
-            else m.Turn(
+            else o.Turn(
                 id=turn.id,
                 session=turn.session,
                 run_ids=runs,
@@ -172,24 +173,24 @@ class RpcService:
             ),
         )
 
-    async def _store_note(self, request: m.Request, params: m.StoreParams) -> m.StoreResult:
+    async def _store_note(self, request: m.Request, params: o.StoreParams) -> o.StoreResult:
         namespace = self._namespace(request)
         text = clean(params.text)
         if not text:
             raise ProtocolError(Code.PARAMS, "text: nothing is left of it once envelopes and private spans are removed")
         memory_id, stored = await self._memories.store_note(namespace, text, params.category, now_ms())
-        return m.StoreResult(f"m{memory_id}", stored)
+        return o.StoreResult(f"m{memory_id}", stored)
 
-    async def _forget(self, request: m.Request, params: m.ForgetParams) -> m.ForgetResult:
+    async def _forget(self, request: m.Request, params: o.ForgetParams) -> o.ForgetResult:
         ids = await self._memories.forget(self._namespace(request), _number(params.id))
         if ids is None:
             raise ProtocolError(Code.NOT_FOUND, f"memory {params.id} is not known")
-        return m.ForgetResult([f"m{i}" for i in ids])
+        return o.ForgetResult([f"m{i}" for i in ids])
 
-    async def _get_status(self, request: m.Request, params: m.StatusParams) -> m.StatusResult:
+    async def _get_status(self, request: m.Request, params: o.StatusParams) -> o.StatusResult:
         return await self._status()
 
-    async def _publish(self, request: m.Request, params: m.PublishParams) -> m.PublishResult:
+    async def _publish(self, request: m.Request, params: o.PublishParams) -> o.PublishResult:
         for event in params.events:
             try:
                 check_event(event)
@@ -199,10 +200,10 @@ class RpcService:
                 raise ProtocolError(
                     Code.PARAMS, f"events: `{event.type}` is not kept: only kept types are published here"
                 )
-        return m.PublishResult(await self._ingest.publish_events(params.events))
+        return o.PublishResult(await self._ingest.publish_events(params.events))
 
-    async def _drain_turns(self, request: m.Request, params: m.DrainParams) -> m.DrainResult:
-        return m.DrainResult(await self._drain())
+    async def _drain_turns(self, request: m.Request, params: o.DrainParams) -> o.DrainResult:
+        return o.DrainResult(await self._drain())
 
 
 def _number(memory_id: str) -> int:

@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from recalld.wire.messages import SCHEMAS
+from recalld.wire.operations import SCHEMAS
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def export() -> dict[str, dict[str, Any]]:
     """A JSON Schema (draft 2020-12) for each message, for the `event` of a hello, and for each operation's params and
-    result, by the names in `messages.SCHEMAS`."""
+    result, by the names in `operations.SCHEMAS`."""
     return {name: {"$schema": _DIALECT, **_portable(msgspec.json.schema(kind))} for name, kind in SCHEMAS.items()}
 
 

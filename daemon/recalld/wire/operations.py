@@ -1,0 +1,143 @@
+"""The operations of `rpc`: each one's params and result, and the table of all schemas."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from recalld.wire.messages import (
+    ANSWERS,
+    LIST_ITEMS_MAX,
+    QUERY_CHARS_MAX,
+    ContextBody,
+    DaemonInfo,
+    Event,
+    Hello,
+    Memory,
+    MemoryId,
+    Millis,
+    Reply,
+    Request,
+    Status,
+    Text,
+)
+
+
+class SearchParams(Struct):
+    query: Annotated[str, Meta(min_length=1, max_length=QUERY_CHARS_MAX)]
+    limit: Annotated[int, Meta(ge=1, le=LIST_ITEMS_MAX)] = 10
+
+
+class SearchResult(Struct):
+    memories: list[Memory]
+    elapsed_ms: float
+    status: Status
+
+
+class GetParams(Struct):
+    id: MemoryId
+
+
+class Turn(Struct, omit_defaults=True):
+    """The turn a memory came from."""
+
+    id: int
+    session: str
+    run_ids: list[str]
+    opened_ms: Millis
+    closed_ms: Millis
+    status: str
+    closed_by: str
+    user: str = ""
+    assistant: str = ""
+    session_id: str | None = None
+    transcript: str | None = None
+
+
+class GetResult(Struct, omit_defaults=True):
+    memory: Memory
+    turn: Turn | None = None
+
+
+class StoreParams(Struct):
+    text: Text
+    category: Annotated[str, Meta(min_length=1, max_length=64)] = "note"
+
+
+class StoreResult(Struct):
+    id: MemoryId
+    stored: bool
+
+
+class ForgetParams(Struct):
+    id: MemoryId
+
+
+class ForgetResult(Struct):
+    forgotten: list[MemoryId]
+
+
+class StatusParams(Struct):
+    pass
+
+
+class PublishParams(Struct):
+    events: Annotated[list[Event], Meta(min_length=1, max_length=LIST_ITEMS_MAX)]
+
+
+class PublishResult(Struct):
+    upto: dict[str, int]
+
+
+class RecallParams(Struct):
+    prompt: str
+    messages: list[dict[str, Any]] = msgspec.field(default_factory=list)
+
+
+class DrainParams(Struct):
+    pass
+
+
+class DrainResult(Struct):
+    closed: int
+
+
+class StatusResult(Struct):
+    """Counts since the store was made (`turns`, `memories`) or since the daemon started (all else)."""
+
+    daemon: DaemonInfo
+    uptime_s: float
+    data_dir: str
+    events: dict[str, int]
+    ignored: dict[str, int]
+    errors: dict[str, int]
+    agents: dict[str, dict[str, Any]]
+    recalls: dict[str, int]
+    latency_ms: dict[str, float]
+    late: int
+    open_turns: int
+    faults: list[str]
+
+
+OPERATIONS: dict[str, tuple[type[Struct], type[Struct]]] = {
+    "search": (SearchParams, SearchResult),
+    "get": (GetParams, GetResult),
+    "store": (StoreParams, StoreResult),
+    "forget": (ForgetParams, ForgetResult),
+    "status": (StatusParams, StatusResult),
+    "publish": (PublishParams, PublishResult),
+    "recall": (RecallParams, ContextBody),
+    "drain": (DrainParams, DrainResult),
+}
+
+SCHEMAS: dict[str, type[Struct]] = {
+    "event": Event,
+    "hello": Hello,
+    **ANSWERS,
+    "request": Request,
+    "reply": Reply,
+    **{f"{op}.params": pair[0] for op, pair in OPERATIONS.items()},
+    **{f"{op}.result": pair[1] for op, pair in OPERATIONS.items()},
+}
