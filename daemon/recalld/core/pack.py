@@ -30,7 +30,7 @@ class RecallSettings(Struct, frozen=True, forbid_unknown_fields=True):
     tokens_max: Annotated[int, Meta(ge=64, le=32_768)] = 768
     floor: Annotated[float, Meta(ge=0, le=2)] = 0.57
     ttl_ms: Ttl = TTL_MS_DEFAULT
-    margin_ms: Annotated[int, Meta(ge=1, le=1_000)] = 15
+    margin_ms: Annotated[int, Meta(ge=1, le=1_000)] = 25
 
 
 class Packed(Struct, frozen=True):

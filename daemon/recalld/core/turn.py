@@ -127,8 +127,8 @@ class Turn(Struct):
     def is_late(self, signal: Signal) -> bool:
         return signal.seq is not None and signal.src in self.seqs and signal.seq < self.seqs[signal.src][1]
 
-    def is_before(self, signal: Signal) -> bool:
-        """Whether the signal was sent before this turn began. Of a question, which has no seq, only the time tells."""
+    def began_after(self, signal: Signal) -> bool:
+        """Whether this turn began after the signal was sent. Of a question, which has no seq, only the time tells."""
         if signal.seq is not None and signal.src in self.seqs:
             return signal.seq < self.seqs[signal.src][0]
         return signal.src == self.src and signal.ts < self.first_ts

@@ -50,7 +50,7 @@ class Session:
     def boundary(self, signal: Signal, now_ms: int) -> None:
         """Close what is open, unless it began after the boundary was sent."""
         for turn in (self.current, self.queued):
-            if turn is None or turn.is_before(signal):
+            if turn is None or turn.began_after(signal):
                 continue
             turn.transcript = signal.transcript or turn.transcript
             self._close(turn, signal.type, now_ms)
@@ -96,17 +96,23 @@ class Session:
                 self._fold(known)
             return known
         current = self.current
+        if current is not None and self._resumes(current, signal):
+            return current
         if signal.kind is Kind.MESSAGE:
             return self._turn_for_message(signal, now_ms)
         if signal.kind in (Kind.PROMPT, Kind.INPUT):
             if current is not None and self._continues(current, signal):
                 return current
             return self._start(signal, now_ms)
-        if current is not None and not current.is_before(signal) and (not signal.run_id or not current.runs):
+        if current is not None and not current.began_after(signal) and (not signal.run_id or not current.runs):
             return current
         if not signal.run_id:
-            older = next((t for t in reversed(self.closed) if not t.is_before(signal)), None)
-            if older is not None and (current is None or current.is_before(signal)) and signal.kind is not Kind.OUTPUT:
+            older = next((t for t in reversed(self.closed) if not t.began_after(signal)), None)
+            if (
+                older is not None
+                and (current is None or current.began_after(signal))
+                and signal.kind is not Kind.OUTPUT
+            ):
                 return older
         return self._start(signal, now_ms)
 
@@ -128,7 +134,7 @@ class Session:
 
     def _turn_for_message(self, signal: Signal, now_ms: int) -> Turn:
         current = self.current
-        overtaken = [t for t in self._turns() if t.prompted and t.is_before(signal)]
+        overtaken = [t for t in self._turns() if t.prompted and t.began_after(signal)]
         if overtaken:  # the run began without it; of later runs it is none of theirs
             return min(overtaken, key=lambda t: t.first_ts)
         if current is None or current.state is not State.OPEN:
@@ -139,12 +145,15 @@ class Session:
             self.queued = self._new(signal)
         return self.queued
 
+    def _resumes(self, current: Turn, signal: Signal) -> bool:
+        """Whether a run of the gateway's own takes up the turn that is open: one that was cut off by a crash."""
+        internal = signal.ctx is not None and signal.ctx.provenance == "internal_system"
+        return internal and current.state is State.OPEN and not current.assistant
+
     def _continues(self, current: Turn, signal: Signal) -> bool:
         """Whether a run's start belongs to the turn that is open."""
         if current.assistant or current.state is not State.OPEN:
             return False
-        if signal.ctx is not None and signal.ctx.provenance == "internal_system":
-            return True
         if current.runs and signal.run_id:
             return False
         return not (current.prompted and signal.kind is Kind.PROMPT and signal.user and signal.user != current.user)

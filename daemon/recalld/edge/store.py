@@ -63,7 +63,7 @@ class MemoryRow(Struct):
 
 
 class Candidate(Struct, array_like=True):
-    """A memory as recall needs it, in one JSON row. `vector` is hexadecimal; it and `terms` are empty while not derived."""
+    """A memory as recall gives it, in one JSON row."""
 
     id: int
     turn_id: int | None
@@ -73,8 +73,6 @@ class Candidate(Struct, array_like=True):
     created_ms: int
     session: str | None
     runs: list[str]
-    vector: str
-    terms: str
 
 
 class Entry(Struct, frozen=True):
@@ -394,24 +392,30 @@ class Reader:
         except sqlite3.Error as e:
             raise explain(e, path) from None
         self._decode = msgspec.json.Decoder(list[Candidate]).decode
+        self._decode_terms = msgspec.json.Decoder(list[tuple[int, str]]).decode
+
+    def entries(self, ids: Sequence[int]) -> tuple[list[tuple[int, str]], Vectors]:
+        """((id, terms) of those of these memories that are derived, their unit vectors), in one row: each row read takes
+        the GIL again. Of any namespace: what is given out comes from `candidates`."""
+        sql = (
+            "SELECT json_group_array(json_array(memory_id, terms)), CAST(group_concat(vector, '') AS BLOB)"
+            " FROM embeddings WHERE model_id = ? AND memory_id IN (SELECT value FROM json_each(?))"
+        )
+        [(found, vectors)] = self._all(sql, self._model_id, msgspec.json.encode(list(ids)).decode())
+        blob = np.frombuffer(vectors or b"", dtype="<f2")
+        return self._decode_terms(found), blob.reshape(-1, DIMENSIONS).astype(np.float32)
 
     def candidates(self, namespace: str, ids: Sequence[int]) -> list[Candidate]:
-        """The memories with these ids that the namespace has, in one row: each row read takes the GIL again."""
+        """The memories with these ids that the namespace has, in one row."""
         sql = (
             "SELECT json_group_array(json_array(m.id, m.turn_id, m.kind, m.category, m.text, m.created_ms, t.session,"
-            " json((SELECT json_group_array(r.run_id) FROM turn_runs r WHERE r.turn_id = m.turn_id AND r.run_id NOT LIKE '@%')),"
-            " coalesce(hex(e.vector), ''), coalesce(e.terms, '')))"
+            " json((SELECT json_group_array(r.run_id) FROM turn_runs r"
+            " WHERE r.turn_id = m.turn_id AND r.run_id NOT LIKE '@%'))))"
             " FROM memories m LEFT JOIN turns t ON t.id = m.turn_id"
-            " LEFT JOIN embeddings e ON e.memory_id = m.id AND e.model_id = ?"
             " WHERE m.namespace = ? AND m.id IN (SELECT value FROM json_each(?))"
         )
-        try:
-            rows = self._db.execute(
-                sql, (self._model_id, namespace, msgspec.json.encode(list(ids)).decode())
-            ).fetchall()
-        except sqlite3.Error as e:
-            raise explain(e, self._path) from None
-        return self._decode(rows[0][0])
+        [(found,)] = self._all(sql, namespace, msgspec.json.encode(list(ids)).decode())
+        return self._decode(found)
 
     def vectors(self, namespace: str, above_id: int) -> tuple[list[int], Vectors]:
         """(ids, unit vectors) of a namespace's memories with an id above `above_id`, in order."""

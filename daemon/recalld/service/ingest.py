@@ -89,7 +89,7 @@ class Ingest:
         self._dirty: set[str] = set()
         self._encodings: dict[str, Encoding] = {}
         self._told: set[tuple[str, str]] = set()
-        self._inbox: list[Kept] = []
+        self._inbox: list[Kept | Signal] = []  # a bare signal is a question's: fed in its order, not stored
         self._stored_already: set[str] = set()
         self._arrived = anyio.Event()
         self._attempted = anyio.Event()  # set after each batch, stored or not
@@ -219,8 +219,8 @@ class Ingest:
         self._counters.events[QUESTION] += 1
         self.ask(event, read_at, answer)
         signal = self._distilled(event)
-        if signal is not None and not self.draining:
-            self._feed([signal])
+        if signal is not None and not self.draining and len(self._inbox) < INBOX_MAX:
+            self._inbox.append(signal)
 
     def ask(self, event: Event, started: float, answer: Callable[[ContextBody], None]) -> None:
         """Ask recall for the prompt of an event that was read at `started`; `answer` gets every outcome, a gate's too."""
@@ -286,33 +286,40 @@ class Ingest:
             while self._inbox or self._dirty:
                 self._busy = True
                 batch, self._inbox = self._inbox[:COMMIT_MAX], self._inbox[COMMIT_MAX:]
-                await self._store_batch(batch)
+                await self._take_in(batch)
                 self._busy = bool(self._inbox)
                 self._attempted.set()
                 self._attempted = anyio.Event()
 
-    async def _store_batch(self, batch: list[Kept]) -> None:
+    async def _take_in(self, batch: list[Kept | Signal]) -> None:
+        """Store and acknowledge the events of a batch, then give its signals to the turn machine, in their order."""
+        kept = [item for item in batch if isinstance(item, Kept)]
+        if (kept or self._dirty) and not await self._commit(kept):
+            return
+        signals = [item.signal if isinstance(item, Kept) else item for item in batch]
+        await self._release(self._feed([s for s in signals if s is not None]))
+        await self._hand_over()
+
+    async def _commit(self, batch: list[Kept]) -> bool:
         # what the record must say once this is on disk, worked out on copies: nothing counts as stored before it is
         changed = {kept.src for kept in batch} | self._dirty
         dirty, self._dirty = self._dirty, set()
         planned = {src: self._source(src).copy() for src in changed}
         for kept in batch:
             planned[kept.src].stored(kept.seq)
-        signals = [kept.signal for kept in batch if kept.signal is not None]
-        journalled = [s for s in signals if s.kind is not Kind.BOUNDARY]
+        journalled = [kept.signal for kept in batch if kept.signal and kept.signal.kind is not Kind.BOUNDARY]
         try:
             await self._writer.write(journal_unit(journalled, planned, now_ms()))
         except StorageError as e:
             self._not_stored(batch, e)
             self._dirty |= dirty
             await anyio.sleep(RETRY_SECONDS)
-            return
+            return False
         for kept in batch:
             self._source(kept.src).stored(kept.seq)
             self._counters.events[kept.type] += 1
         self._acknowledge(dict.fromkeys(kept.src for kept in batch))
-        await self._release(self._feed(signals))
-        await self._hand_over()
+        return True
 
     def _not_stored(self, batch: list[Kept], e: StorageError) -> None:
         code = Code.STORAGE
