@@ -15,6 +15,10 @@ from pathlib import Path
 
 from recalld.errors import AlreadyRunningError, FolderError
 
+# Looked through for an anchor: a section that is there and not known to be can only be of the last round of notes. Of the
+# whole file, each of a day's ten thousand turns would read all those before it.
+NOTE_TAIL_BYTES = 1024 * 1024
+
 _SAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -110,10 +114,11 @@ def append_note(path: Path, anchor: str, heading: str, lines: list[str]) -> None
     """Append one section to a daily note, once: a section whose anchor is there already is left alone. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(fd, "r+", encoding="utf-8", errors="replace") as f:
-        text = f.read()
-        if anchor in text:
+    with os.fdopen(fd, "ab") as f:
+        size = os.fstat(fd).st_size
+        tail = os.pread(fd, NOTE_TAIL_BYTES, max(0, size - NOTE_TAIL_BYTES))
+        if anchor.encode("utf-8", "replace") in tail:
             return
-        start = "" if text else f"# {path.stem}\n"
-        gap = "" if text.endswith("\n") or not text else "\n"
-        f.write(gap + start + "\n".join(["", heading, anchor, *lines, ""]))
+        start = "" if size else f"# {path.stem}\n"
+        gap = "" if tail.endswith(b"\n") or not size else "\n"
+        f.write((gap + start + "\n".join(["", heading, anchor, *lines, ""])).encode("utf-8", "replace"))

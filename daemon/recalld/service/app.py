@@ -96,6 +96,7 @@ class Daemon:
         self.store = await stack.enter_async_context(_opened_store(data / "recalld.db", identity))
         self.writer = Writer(self.store, counters)
         reader = Reader(self.store.path, self.store.model_id)
+        stack.callback(reader.close)
         self.recall = Recall(
             reader=Reader(self.store.path, self.store.model_id),
             embedder=embedder,

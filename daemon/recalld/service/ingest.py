@@ -46,6 +46,7 @@ from recalld.wire.messages import (
 
 INBOX_MAX = 2 * UNACKED_MAX  # events waiting for the disk; beyond it they are dropped unacknowledged, and come again
 RETRY_SECONDS = 0.05  # after a write that failed, so that a full disk does not become a busy loop
+ENCODINGS_MAX = 1_024  # publishers whose encoding is known, the least recent forgotten first
 SOURCE_DAYS = 30  # a publisher that was silent for so long is gone: each start has a src of its own
 COMMIT_MAX = 1_024  # events in one unit of writing
 
@@ -137,7 +138,7 @@ class Ingest:
         except ProtocolError as e:
             self._refuse(data, e)
             return
-        self._encodings[event.src] = encoding
+        self._remember(event.src, encoding)
         if event.type == HELLO:
             self._welcome(event)
         elif event.type == QUESTION:
@@ -168,6 +169,13 @@ class Ingest:
             error.supported = list(SUPPORTED_VERSIONS)
         self._send(src, encode(error, encoding))
 
+    def _remember(self, src: str, encoding: Encoding) -> None:
+        """The encoding for what is published to `src` unasked; JSON for one that is forgotten."""
+        self._encodings.pop(src, None)
+        self._encodings[src] = encoding
+        if len(self._encodings) > ENCODINGS_MAX:
+            del self._encodings[next(iter(self._encodings))]
+
     def publish(self, message: msgspec.Struct, src: str) -> None:
         """Send to a publisher's topic, in the encoding it last used."""
         self._send(src, encode(message, self._encodings.get(src, Encoding.JSON)))
@@ -183,13 +191,12 @@ class Ingest:
             hello = msgspec.convert(event.event, Hello)
         except msgspec.ValidationError:
             hello = Hello()
-        source = self._source(event.src)
-        if hello.oldest is not None:
-            before = source.upto
+        source = self._sources.get(event.src, Source())  # one that never sends anything kept is not remembered
+        if hello.oldest is not None and hello.oldest > source.upto + 1:
             source.settle_below(hello.oldest)
-            if source.upto != before:
-                self._dirty.add(event.src)
-                self._arrived.set()
+            self._sources[event.src] = source
+            self._dirty.add(event.src)
+            self._arrived.set()
         self._counters.events[HELLO] += 1
         welcome = Welcome(
             v=PROTOCOL_VERSION,
@@ -264,7 +271,6 @@ class Ingest:
             raise ProtocolError(Code.BUSY, f"{INBOX_MAX} events are waiting for the disk")
         for event in events:
             assert event.seq is not None
-            self._encodings.setdefault(event.src, Encoding.JSON)
             self._keep_distilled(event)
         self._arrived.set()
         while any(self._source(e.src).is_underway(e.seq or 0) for e in events):

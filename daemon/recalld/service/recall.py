@@ -218,7 +218,8 @@ class Recall:
 
     def _reply(self, question: Question, body: ContextBody) -> None:
         question.answer(body)
-        self._counters.recall(body.status, body.reason, body.elapsed_ms)
+        if question.limit is None:  # a tool's search is not a recall
+            self._counters.recall(body.status, body.reason, body.elapsed_ms)
         if time.monotonic() > question.deadline:
             self._counters.late += 1
 
