@@ -33,9 +33,13 @@ class Source:
     def is_underway(self, seq: int) -> bool:
         return seq in self._underway
 
+    def has(self, seq: int) -> bool:
+        """Whether the event is settled: stored, or given up."""
+        return seq <= self.upto or seq in self.above
+
     def offer(self, seq: int) -> Offer:
         """Decide about an event. NEW must be followed by `stored` or `failed`."""
-        if seq <= self.upto or seq in self.above:
+        if self.has(seq):
             return Offer.STORED
         if seq in self._underway:
             return Offer.UNDERWAY

@@ -32,10 +32,11 @@ from recalld.service.counters import Counters
 from recalld.service.indexing import Indexing
 from recalld.service.ingest import Ingest
 from recalld.service.memories import Memories
+from recalld.service.notices import Notices
 from recalld.service.recall import Recall
 from recalld.service.rpc import RpcService
 from recalld.service.writer import Writer
-from recalld.wire.messages import Captured, DaemonInfo
+from recalld.wire.messages import DaemonInfo
 from recalld.wire.operations import StatusResult
 
 STATUS_SECONDS = 10.0
@@ -125,6 +126,7 @@ class Daemon:
 
         self.context = ContextPublisher(config.address("context"), refused)
         stack.callback(self.context.close)
+        notices = Notices(self.context.publish, self.info)
         self.memories = Memories(self.store, self.writer, self.indexing)
         self.ingest = Ingest(
             store=self.store,
@@ -132,8 +134,7 @@ class Daemon:
             recall=self.recall,
             counters=counters,
             config=lambda: self.config,
-            daemon=self.info,
-            publish=self.context.publish,
+            notices=notices,
             closed=lambda turn: self.capture.put(turn),
         )
         self.capture = Capture(
@@ -142,7 +143,7 @@ class Daemon:
             memories=self.memories,
             counters=counters,
             config=lambda: self.config,
-            publish=self._publish_captured,
+            publish=notices.captured,
         )
         replayed = await self.ingest.restore()
         if replayed:
@@ -165,9 +166,6 @@ class Daemon:
         )
         self.events = Events(config.address("events"), refused)
         stack.callback(self.events.close)
-
-    def _publish_captured(self, captured: Captured) -> None:
-        self.ingest.publish(captured, captured.src)
 
     async def _serve(self, tg: anyio.abc.TaskGroup) -> None:
         await tg.start(self._watch_signals)  # before anyone hears that we are ready
@@ -277,7 +275,7 @@ class Daemon:
             uptime_s=round(time.monotonic() - self._started, 3),
             data_dir=self.config.data_dir,
             events=dict(c.events),
-            ignored=dict(c.ignored),
+            ignored={**c.ignored, **({"given_up": self.ingest.given_up} if self.ingest.given_up else {})},
             errors=dict(c.errors),
             agents=agents,
             recalls=dict(c.recalls),

@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
-from uuid import uuid4
 
 import anyio
-import msgspec
 
 from recalld import log
 from recalld.config import Config
@@ -22,37 +20,25 @@ from recalld.core.turns import TurnBook
 from recalld.edge.store import Store, expire_unit, journal_unit, release_unit
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
+from recalld.service.notices import Notices, now_ms
 from recalld.service.recall import Question, Recall
 from recalld.service.writer import Writer
-from recalld.wire.codec import Encoding, UnknownType, decode_event, encode, sender_of
-from recalld.wire.errors import REMEDY, Code, ProtocolError
+from recalld.wire.codec import UnknownType, decode_event, sender_of
+from recalld.wire.errors import Code, ProtocolError
 from recalld.wire.messages import (
     HELLO,
-    PROTOCOL_VERSION,
     QUERY_CHARS_MAX,
     QUESTION,
-    SUPPORTED_VERSIONS,
     UNACKED_MAX,
-    Ack,
-    Context,
     ContextBody,
-    DaemonInfo,
-    Error,
     Event,
-    Hello,
-    Limits,
-    Welcome,
 )
 
 INBOX_MAX = 2 * UNACKED_MAX  # events waiting for the disk; beyond it they are dropped unacknowledged, and come again
 RETRY_SECONDS = 0.05  # after a write that failed, so that a full disk does not become a busy loop
-ENCODINGS_MAX = 1_024  # publishers whose encoding is known, the least recent forgotten first
+SEQ_END = 2**53  # a seq is an integer that every language has
 SOURCE_DAYS = 30  # a publisher that was silent for so long is gone: each start has a src of its own
 COMMIT_MAX = 1_024  # events in one unit of writing
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class Kept(NamedTuple):
@@ -73,8 +59,7 @@ class Ingest:
         recall: Recall,
         counters: Counters,
         config: Callable[[], Config],
-        daemon: DaemonInfo,
-        publish: Callable[[str, bytes], None],
+        notices: Notices,
         closed: Callable[[Turn], Awaitable[None]],
     ) -> None:
         self._store = store
@@ -82,13 +67,11 @@ class Ingest:
         self._recall = recall
         self._counters = counters
         self._config = config
-        self._daemon = daemon
-        self._send = publish
+        self._notices = notices
         self._closed = closed
         self._log = log.get("ingest")
         self._sources: dict[str, Source] = {}
         self._dirty: set[str] = set()
-        self._encodings: dict[str, Encoding] = {}
         self._told: set[tuple[str, str]] = set()
         self._inbox: list[Kept | Signal] = []  # a bare signal is a question's: fed in its order, not stored
         self._stored_already: set[str] = set()
@@ -138,7 +121,7 @@ class Ingest:
         except ProtocolError as e:
             self._refuse(data, e)
             return
-        self._remember(event.src, encoding)
+        self._notices.remember(event.src, encoding)
         if event.type == HELLO:
             self._welcome(event)
         elif event.type == QUESTION:
@@ -149,36 +132,10 @@ class Ingest:
     def _refuse(self, data: bytes, e: ProtocolError) -> None:
         """Tell the sender, and settle the event's seq: sent again it would be refused again."""
         self._counters.errors[e.code.value] += 1
-        src, re, seq, encoding = sender_of(data)
-        if src is None:
-            return
-        if seq is not None:
-            self._keep(Kept(src, seq, "refused", None))
-        error = Error(
-            v=PROTOCOL_VERSION,
-            type="error",
-            id=uuid4().hex,
-            src=src,
-            ts=now_ms(),
-            code=e.code,
-            message=e.message,
-            remedy=REMEDY[e.code],
-            re=re,
-        )
-        if e.code is Code.VERSION:
-            error.supported = list(SUPPORTED_VERSIONS)
-        self._send(src, encode(error, encoding))
-
-    def _remember(self, src: str, encoding: Encoding) -> None:
-        """The encoding for what is published to `src` unasked; JSON for one that is forgotten."""
-        self._encodings.pop(src, None)
-        self._encodings[src] = encoding
-        if len(self._encodings) > ENCODINGS_MAX:
-            del self._encodings[next(iter(self._encodings))]
-
-    def publish(self, message: msgspec.Struct, src: str) -> None:
-        """Send to a publisher's topic, in the encoding it last used."""
-        self._send(src, encode(message, self._encodings.get(src, Encoding.JSON)))
+        sender = sender_of(data)
+        if sender.src is not None and sender.seq is not None:
+            self._keep(Kept(sender.src, sender.seq, "refused", None))
+        self._notices.refused(sender, e)
 
     def _source(self, src: str) -> Source:
         source = self._sources.get(src)
@@ -187,44 +144,19 @@ class Ingest:
         return source
 
     def _welcome(self, event: Event) -> None:
-        try:
-            hello = msgspec.convert(event.event, Hello)
-        except msgspec.ValidationError:
-            hello = Hello()
         source = self._sources.get(event.src, Source())  # one that never sends anything kept is not remembered
-        if hello.oldest is not None and hello.oldest > source.upto + 1:
-            source.settle_below(hello.oldest)
+        oldest = event.event.get("oldest")
+        if isinstance(oldest, int) and source.upto + 1 < oldest < SEQ_END:
+            source.settle_below(oldest)
             self._sources[event.src] = source
             self._dirty.add(event.src)
             self._arrived.set()
         self._counters.events[HELLO] += 1
-        welcome = Welcome(
-            v=PROTOCOL_VERSION,
-            type="welcome",
-            id=uuid4().hex,
-            re=event.id,
-            src=event.src,
-            ts=now_ms(),
-            protocol=PROTOCOL_VERSION,
-            daemon=self._daemon,
-            upto=source.upto,
-            highest=source.highest,
-            limits=Limits(),
-        )
-        self.publish(welcome, event.src)
+        self._notices.welcome(event, source)
 
     def _ask(self, event: Event, read_at: float) -> None:
-        src, re, encoding = event.src, event.id, self._encodings[event.src]
-
-        def answer(body: ContextBody) -> None:
-            fields = {f: getattr(body, f) for f in ContextBody.__struct_fields__}
-            context = Context(
-                v=PROTOCOL_VERSION, type="context", id=f"c-{re}"[:128], re=re, src=src, ts=now_ms(), **fields
-            )
-            self._send(src, encode(context, encoding))
-
         self._counters.events[QUESTION] += 1
-        self.ask(event, read_at, answer)
+        self.ask(event, read_at, self._notices.answer_to(event))
         signal = self._distilled(event)
         if signal is not None and not self.draining and len(self._inbox) < INBOX_MAX:
             self._inbox.append(signal)
@@ -275,9 +207,7 @@ class Ingest:
         self._arrived.set()
         while any(self._source(e.src).is_underway(e.seq or 0) for e in events):
             await self._attempted.wait()
-        if any(self._source(e.src).offer(e.seq or 0) is Offer.NEW for e in events):
-            for e in events:
-                self._source(e.src).failed(e.seq or 0)
+        if not all(self._source(e.src).has(e.seq or 0) for e in events):
             raise StorageError(self._counters.faults.get("storage", "the events could not be stored; send them again"))
         return {e.src: self._source(e.src).upto for e in events}
 
@@ -328,12 +258,11 @@ class Ingest:
         return True
 
     def _not_stored(self, batch: list[Kept], e: StorageError) -> None:
-        code = Code.STORAGE
-        self._counters.errors[code.value] += len(batch)
+        self._counters.errors[Code.STORAGE.value] += len(batch)
         for kept in batch:
             self._source(kept.src).failed(kept.seq)
         for src in dict.fromkeys(kept.src for kept in batch):
-            self.publish(Error(PROTOCOL_VERSION, "error", uuid4().hex, src, now_ms(), code, str(e), REMEDY[code]), src)
+            self._notices.failed(src, Code.STORAGE, str(e))
 
     async def _release(self, journal: list[tuple[str, int]]) -> None:
         if not journal:
@@ -345,8 +274,7 @@ class Ingest:
 
     def _acknowledge(self, srcs: Iterable[str]) -> None:
         for src in srcs:
-            source = self._source(src)
-            self.publish(Ack(PROTOCOL_VERSION, "ack", src, now_ms(), source.upto, source.highest), src)
+            self._notices.ack(src, self._source(src))
 
     def _feed(self, signals: list[Signal]) -> list[tuple[str, int]]:
         """Give signals to the turn machine. Returns the journal entries that no turn needs."""
@@ -373,6 +301,11 @@ class Ingest:
                 await self._timers.wait()
             self.book.handle_timer(now_ms())
             await self._hand_over()
+
+    @property
+    def given_up(self) -> int:
+        """Events that publishers gave up, or that never came."""
+        return sum(source.given_up for source in self._sources.values())
 
     async def close_turns(self, closed_by: str) -> int:
         """Store what has arrived, then close every open turn. Returns how many were open."""

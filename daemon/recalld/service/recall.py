@@ -1,7 +1,7 @@
 """Recall: one thread that keeps the deadline, and one for each of the two searches.
 
-The recall thread never searches: it hands a question to both lanes, waits for them or for the cutoff, whichever comes
-first, then scores, packs and answers. So nothing that a search does can make an answer late.
+A question goes to both lanes and to the recall thread. The recall thread never searches: it waits for both or for the
+cutoff, whichever comes first, then scores, packs and answers. So nothing that a search does can make an answer late.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from recalld.service.indexing import NamespaceIndex
 from recalld.wire.errors import Code
 from recalld.wire.messages import ContextBody, Memory, Status
 
-LANES = ("lexical", "vector")
+LANES = ("vector", "lexical")  # the longer one begins first
 CANDIDATES = 32  # from each lane; they are rescored, so the lanes need only be good at what they leave out
 WAITING_MAX = 256  # questions under way; one more is answered E_BUSY at once
 
@@ -110,7 +110,10 @@ class Recall:
             self._reply(question, ContextBody("error", 0.0, reason=Code.BUSY.value))
         else:
             self._asked += 1
-            self._inbox.put(question)
+            question.terms = terms(question.query)
+            self._inbox.put(question)  # before the lanes have it: what they find comes after it
+            for queue in self._lanes.values():
+                queue.put(question)
 
     def when_idle(self, work: Callable[[], None]) -> None:
         """Run `work` in the recall thread while no question is under way; return when it is done, or raise what it raised."""
@@ -169,12 +172,8 @@ class Recall:
         if self._find(question.namespace) is None:
             self._finish(question, "empty", None)
             return
-        question.terms = terms(question.query)
         if not self._race.start(question.key, question, question.cutoff(self._settings())):
             self._answered += 1  # the same question again; its answer is under way
-            return
-        for queue in self._lanes.values():
-            queue.put(question)
 
     def _complete(self, runner: Runner[Question, Any]) -> None:
         question = runner.question

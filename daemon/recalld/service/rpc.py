@@ -18,8 +18,9 @@ from recalld.core.scope import scope_of
 from recalld.edge.store import MemoryRow, Store
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
-from recalld.service.ingest import Ingest, now_ms
+from recalld.service.ingest import Ingest
 from recalld.service.memories import Memories
+from recalld.service.notices import now_ms
 from recalld.service.recall import Question, Recall
 from recalld.wire import messages as m
 from recalld.wire import operations as o
