@@ -14,7 +14,6 @@ ALLOWED = {
     "edge": {"core", "wire", "edge", "errors", "log", "config"},
     "service": {"core", "wire", "edge", "service", "errors", "log", "config"},
 }
-THIRD_PARTY_OF_CORE = {"msgspec", "Stemmer"}
 EDGE_ONLY = {"pynng", "sqlite3", "aiosqlite", "usearch", "numkong", "tantivy", "wordllama", "watchfiles"}
 CLOCKS = {"time", "asyncio", "anyio", "threading", "socket", "os", "random", "pathlib"}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -191,15 +192,20 @@ def test_terms() -> None:
     assert terms("") == []
 
 
+def coverage(weights: rank.Weights, memory_terms: list[str]) -> float:
+    numbers = rank.numbers_of(memory_terms)
+    return float(rank.coverages(weights, numbers, np.array([len(numbers)]))[0])
+
+
 BACKGROUND = rank.Background({"the": 0.6, "is": 0.5, "dog": 0.01}, 0.0001)
 
 
 def test_coverage_is_the_weighted_share_of_the_query() -> None:
     weights = rank.weigh(["the", "dog", "zyx"], {}, 0, BACKGROUND)
-    assert rank.coverage(weights, ["the", "dog", "zyx", "more"]) == pytest.approx(1.0)
-    assert rank.coverage(weights, ["unrelated"]) == 0.0
-    assert rank.coverage(weights, ["zyx"]) > rank.coverage(weights, ["dog"]) > rank.coverage(weights, ["the"]) > 0
-    assert rank.coverage(rank.weigh([], {}, 0, BACKGROUND), ["the"]) == 0.0
+    assert coverage(weights, ["the", "dog", "zyx", "more"]) == pytest.approx(1.0)
+    assert coverage(weights, ["unrelated"]) == 0.0
+    assert coverage(weights, ["zyx"]) > coverage(weights, ["dog"]) > coverage(weights, ["the"]) > 0
+    assert coverage(rank.weigh([], {}, 0, BACKGROUND), ["the"]) == 0.0
 
 
 @given(st.lists(st.text("abcdef", min_size=1, max_size=3), max_size=20), st.integers(0, 10**6), st.data())
@@ -207,9 +213,19 @@ def test_a_score_is_absolute_and_bounded(query: list[str], docs: int, data: st.D
     df = {t: data.draw(st.integers(0, docs)) for t in query}
     weights = rank.weigh(query, df, docs, BACKGROUND)
     memory = data.draw(st.lists(st.sampled_from(query or ["x"])))
-    assert 0.0 <= rank.coverage(weights, memory) <= 1.0 + 1e-9
+    assert 0.0 <= coverage(weights, memory) <= 1.0 + 1e-9
     assert all(math.isfinite(w) and w >= 0 for w in weights.idf.values())
     assert len(weights.idf) <= rank.QUERY_TERMS_MAX
+
+
+def test_each_memory_is_scored_by_its_own_terms() -> None:
+    weights = rank.weigh(["dog", "cat"], {}, 0, BACKGROUND)
+    parts = [rank.numbers_of(t) for t in (["dog", "dog"], [], ["dog", "cat", "cow"])]
+    found = rank.coverages(weights, np.concatenate(parts), np.array([len(p) for p in parts]))
+    assert found.tolist() == [coverage(weights, ["dog"]), 0.0, pytest.approx(1.0)]
+    assert rank.scores(found, np.array([-1.0, 0.5, 0.0], dtype=np.float32)).tolist() == [
+        pytest.approx(v) for v in (found[0], 0.5 * rank.VECTOR_WEIGHT, 1.0)
+    ]
 
 
 def test_a_word_that_is_everywhere_in_the_store_loses_its_weight() -> None:

@@ -10,13 +10,21 @@ cosine is that of the embeddings with the common component of general text remov
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Collection, Iterable, Mapping
 
+import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
 BACKGROUND_DOCS = 3_000  # weight of the background, in documents; measured: ARCHITECTURE.md, "Ranking"
 VECTOR_WEIGHT = 0.6
 QUERY_TERMS_MAX = 64  # a prompt of many lines is searched by its 64 rarest terms
+
+
+Numbers = npt.NDArray[np.uint32]
+Counts = npt.NDArray[np.int64]
+Scores = npt.NDArray[np.float64]
 
 
 class Background(Struct, frozen=True):
@@ -44,14 +52,28 @@ def weigh(query_terms: Collection[str], df: Mapping[str, int], docs: int, backgr
     return Weights(idf, sum(idf.values()))
 
 
-def coverage(weights: Weights, memory_terms: Iterable[str]) -> float:
-    """The idf-weighted share, in [0, 1], of the query's terms that the memory has."""
-    if not weights.total:
-        return 0.0
-    present = weights.idf.keys() & memory_terms
-    return math.fsum(map(weights.idf.__getitem__, present)) / weights.total  # exact, so in whatever order
+def numbers_of(terms: Iterable[str]) -> Numbers:
+    """The distinct terms of a memory as numbers (CRC-32), in any order: what its coverage is computed from."""
+    return np.array(list({zlib.crc32(term.encode()) for term in terms}), dtype=np.uint32)
 
 
-def score(lexical: float, cosine: float) -> float:
+def coverages(weights: Weights, numbers: Numbers, counts: Counts) -> Scores:
+    """The idf-weighted share, in [0, 1], of the query's terms that each memory has.
+
+    `numbers`: those of all memories, one after the other; `counts`: how many each has. Two terms with one number (1 in
+    4 billion) are taken for one.
+    """
+    if not weights.total or not len(numbers):
+        return np.zeros(len(counts))
+    asked = np.fromiter((zlib.crc32(term.encode()) for term in weights.idf), dtype=np.uint32, count=len(weights.idf))
+    order = np.argsort(asked)
+    asked, idf = asked[order], np.fromiter(weights.idf.values(), dtype=np.float64)[order]
+    place = np.minimum(np.searchsorted(asked, numbers), len(asked) - 1)
+    worth = np.where(asked[place] == numbers, idf[place], 0.0)
+    owner = np.repeat(np.arange(len(counts)), counts)
+    return np.bincount(owner, weights=worth, minlength=len(counts)) / weights.total
+
+
+def scores(coverage: Scores, cosine: npt.NDArray[np.float32]) -> Scores:
     """In [0, 1 + VECTOR_WEIGHT]."""
-    return lexical + VECTOR_WEIGHT * max(0.0, cosine)
+    return coverage + VECTOR_WEIGHT * np.maximum(cosine, 0.0)

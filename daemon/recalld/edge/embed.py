@@ -47,6 +47,8 @@ class Embedder:
         from importlib.metadata import version
 
         self._model = load_model()
+        # It keeps what became of the last 10,000 texts of under 256 bytes, 45 to 65 MiB, and none comes twice.
+        self._model.tokenizer.model._resize_cache(0)
         self._common = np.frombuffer((_DATA / "common.f32").read_bytes(), dtype="<f4")
         self.identity = f"wordllama-{version('wordllama')}/l2_supercat_{DIMENSIONS}/common-1"
 

@@ -6,7 +6,7 @@ import hashlib
 import sqlite3
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiosqlite
 import anyio
@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from recalld.core.rank import Counts, Numbers, numbers_of
 from recalld.core.sequence import Source
 from recalld.core.signals import Signal
 from recalld.edge.embed import DIMENSIONS, Vector, Vectors
@@ -73,6 +74,15 @@ class Candidate(Struct, array_like=True):
     created_ms: int
     session: str | None
     runs: list[str]
+
+
+class Found(NamedTuple):
+    """What memories are scored by: their ids, unit vectors (n, 256), and terms as numbers, `counts` of each."""
+
+    ids: list[int]
+    vectors: Vectors
+    numbers: Numbers
+    counts: Counts
 
 
 class Entry(Struct, frozen=True):
@@ -352,9 +362,9 @@ def memories_unit(memories: Sequence[MemoryRow], entries: Sequence[Entry], model
 def entries_unit(memory_ids: Sequence[int], entries: Sequence[Entry], model_id: int) -> Unit:
     return [
         (
-            "INSERT OR REPLACE INTO embeddings VALUES (?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO embeddings VALUES (?, ?, ?, ?, ?)",
             [
-                (m, model_id, e.vector.astype("<f2").tobytes(), e.terms)
+                (m, model_id, e.vector.astype("<f2").tobytes(), e.terms, numbers_of(e.terms.split()).tobytes())
                 for m, e in zip(memory_ids, entries, strict=True)
             ],
         )
@@ -392,18 +402,24 @@ class Reader:
         except sqlite3.Error as e:
             raise explain(e, path) from None
         self._decode = msgspec.json.Decoder(list[Candidate]).decode
-        self._decode_terms = msgspec.json.Decoder(list[tuple[int, str]]).decode
+        self._decode_pairs = msgspec.json.Decoder(list[tuple[int, int]]).decode
 
-    def entries(self, ids: Sequence[int]) -> tuple[list[tuple[int, str]], Vectors]:
-        """((id, terms) of those of these memories that are derived, their unit vectors), in one row: each row read takes
-        the GIL again. Of any namespace: what is given out comes from `candidates`."""
+    def entries(self, ids: Sequence[int]) -> Found:
+        """What those of these memories that are derived are scored by, in one row: each row read takes the GIL again.
+        Of any namespace: what is given out comes from `candidates`."""
         sql = (
-            "SELECT json_group_array(json_array(memory_id, terms)), CAST(group_concat(vector, '') AS BLOB)"
+            "SELECT json_group_array(json_array(memory_id, length(numbers) / 4)),"
+            " CAST(group_concat(vector, '') AS BLOB), CAST(group_concat(numbers, '') AS BLOB)"
             " FROM embeddings WHERE model_id = ? AND memory_id IN (SELECT value FROM json_each(?))"
         )
-        [(found, vectors)] = self._all(sql, self._model_id, msgspec.json.encode(list(ids)).decode())
-        blob = np.frombuffer(vectors or b"", dtype="<f2")
-        return self._decode_terms(found), blob.reshape(-1, DIMENSIONS).astype(np.float32)
+        [(found, vectors, numbers)] = self._all(sql, self._model_id, msgspec.json.encode(list(ids)).decode())
+        pairs = np.array(self._decode_pairs(found), dtype=np.int64).reshape(-1, 2)
+        return Found(
+            pairs[:, 0].tolist(),
+            np.frombuffer(vectors or b"", dtype="<f2").reshape(-1, DIMENSIONS).astype(np.float32),
+            np.frombuffer(numbers or b"", dtype="<u4"),
+            pairs[:, 1],
+        )
 
     def candidates(self, namespace: str, ids: Sequence[int]) -> list[Candidate]:
         """The memories with these ids that the namespace has, in one row."""

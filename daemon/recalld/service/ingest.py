@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
@@ -38,6 +39,7 @@ INBOX_MAX = 2 * UNACKED_MAX  # events waiting for the disk; beyond it they are d
 RETRY_SECONDS = 0.05  # after a write that failed, so that a full disk does not become a busy loop
 SEQ_END = 2**53  # a seq is an integer that every language has
 SOURCE_DAYS = 30  # a publisher that was silent for so long is gone: each start has a src of its own
+AFTER_ANSWER_SECONDS = 0.05  # what a question means for a turn can wait; the interpreter's lock is the answer's
 COMMIT_MAX = 1_024  # events in one unit of writing
 
 
@@ -48,6 +50,13 @@ class Kept(NamedTuple):
     seq: int
     type: str
     signal: Signal | None
+
+
+class Asked(NamedTuple):
+    """A question on its way to the turn machine: in its order of arrival, but not before it is answered."""
+
+    event: Event
+    at_ms: int
 
 
 class Ingest:
@@ -73,7 +82,7 @@ class Ingest:
         self._sources: dict[str, Source] = {}
         self._dirty: set[str] = set()
         self._told: set[tuple[str, str]] = set()
-        self._inbox: list[Kept | Signal] = []  # a bare signal is a question's: fed in its order, not stored
+        self._inbox: list[Kept | Asked] = []
         self._stored_already: set[str] = set()
         self._arrived = anyio.Event()
         self._attempted = anyio.Event()  # set after each batch, stored or not
@@ -104,7 +113,7 @@ class Ingest:
             self._receive_one(data, read_at)
         self._acknowledge(self._stored_already)
         self._stored_already.clear()
-        if self._inbox:
+        if any(isinstance(item, Kept) for item in self._inbox):
             self._arrived.set()
 
     def _receive_one(self, data: bytes, read_at: float) -> None:
@@ -157,9 +166,9 @@ class Ingest:
     def _ask(self, event: Event, read_at: float) -> None:
         self._counters.events[QUESTION] += 1
         self.ask(event, read_at, self._notices.answer_to(event))
-        signal = self._distilled(event)
-        if signal is not None and not self.draining and len(self._inbox) < INBOX_MAX:
-            self._inbox.append(signal)
+        if not self.draining and len(self._inbox) < INBOX_MAX:
+            self._inbox.append(Asked(event, now_ms()))
+            asyncio.get_running_loop().call_later(AFTER_ANSWER_SECONDS, self._arrived.set)
 
     def ask(self, event: Event, started: float, answer: Callable[[ContextBody], None]) -> None:
         """Ask recall for the prompt of an event that was read at `started`; `answer` gets every outcome, a gate's too."""
@@ -174,15 +183,15 @@ class Ingest:
         deadline = started + (event.ttl_ms or config.recall.ttl_ms) / 1000
         self._recall.ask(Question(f"{event.src} {event.id}", scope.namespace, prompt, started, deadline, answer))
 
-    def _distilled(self, event: Event) -> Signal | None:
+    def _distilled(self, event: Event, at_ms: int) -> Signal | None:
         scope = scope_of(event.ctx, self._config().shared)
         if (scope is None or scope.session is None) and event.type not in _SCOPELESS:
             self._counters.ignored["unknown_scope"] += 1
-        return distil(event, scope, now_ms())
+        return distil(event, scope, at_ms)
 
     def _keep_distilled(self, event: Event) -> None:
         assert event.seq is not None
-        self._keep(Kept(event.src, event.seq, event.type, self._distilled(event)))
+        self._keep(Kept(event.src, event.seq, event.type, self._distilled(event, now_ms())))
 
     def _keep(self, kept: Kept) -> None:
         if len(self._inbox) >= INBOX_MAX:
@@ -227,12 +236,12 @@ class Ingest:
                 self._attempted.set()
                 self._attempted = anyio.Event()
 
-    async def _take_in(self, batch: list[Kept | Signal]) -> None:
+    async def _take_in(self, batch: list[Kept | Asked]) -> None:
         """Store and acknowledge the events of a batch, then give its signals to the turn machine, in their order."""
         kept = [item for item in batch if isinstance(item, Kept)]
         if (kept or self._dirty) and not await self._commit(kept):
             return
-        signals = [item.signal if isinstance(item, Kept) else item for item in batch]
+        signals = [item.signal if isinstance(item, Kept) else self._distilled(item.event, item.at_ms) for item in batch]
         await self._release(self._feed([s for s in signals if s is not None]))
         await self._hand_over()
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
+import numpy as np
 from msgspec import Struct
 
 from recalld import log
@@ -230,21 +231,24 @@ class Recall:
         ids = dict.fromkeys([*(words.ids if words else ()), *(near.ids if near else ())])
         if not ids:
             return []
-        entries, vectors = self._reader.entries(list(ids))
+        found = self._reader.entries(list(ids))
         weights = rank.weigh(question.terms, words.df if words else {}, words.docs if words else 0, self._background)
-        cosines = (vectors @ near.query).tolist() if near else [0.0] * len(entries)
-        scored = []
-        for (memory_id, found_by), cosine in zip(entries, cosines, strict=True):
-            lexical = rank.coverage(weights, found_by.split())
-            scored.append((round(rank.score(lexical, cosine), 4), memory_id, lexical, cosine))
-        scored.sort(key=lambda s: (-s[0], s[1]))
+        lexical = rank.coverages(weights, found.numbers, found.counts)
+        cosine = found.vectors @ near.query if near else np.zeros(len(found.ids), dtype=np.float32)
+        scores = rank.scores(lexical, cosine).round(4)
+        best = sorted(range(len(found.ids)), key=lambda i: (-scores[i], found.ids[i]))
         if question.limit is None:
             floor = self._settings().floor
-            scored = [s for s in scored if s[0] >= floor]
+            best = [i for i in best if scores[i] >= floor]
         else:
-            scored = scored[: question.limit]
-        found = {c.id: c for c in self._reader.candidates(question.namespace, [s[1] for s in scored])} if scored else {}
-        return [_memory(found[s[1]], *s) for s in scored if s[1] in found]
+            best = best[: question.limit]
+        rows = self._reader.candidates(question.namespace, [found.ids[i] for i in best]) if best else []
+        by_id = {row.id: row for row in rows}
+        return [
+            _memory(row, float(scores[i]), float(lexical[i]), float(cosine[i]))
+            for i in best
+            if (row := by_id.get(found.ids[i])) is not None
+        ]
 
     # -- the lanes
 
@@ -270,9 +274,9 @@ class Recall:
         return VectorHits(vector, index.vectors.search(vector, CANDIDATES))
 
 
-def _memory(candidate: Candidate, score: float, memory_id: int, lexical: float, cosine: float) -> Memory:
+def _memory(candidate: Candidate, score: float, lexical: float, cosine: float) -> Memory:
     return Memory(
-        id=f"m{memory_id}",
+        id=f"m{candidate.id}",
         kind=candidate.kind,  # type: ignore[arg-type]  # the record holds only these kinds
         text=candidate.text,
         created_ms=candidate.created_ms,
