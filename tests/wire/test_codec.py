@@ -241,7 +241,9 @@ def test_null_does_not_hide_another_fault() -> None:
         ({"src": None, "id": None, "seq": None}, (None, None, None)),
     ],
 )
-def test_a_sender_is_named_only_as_far_as_it_is_valid(change: dict[str, Any], sender: tuple[str | None, str | None, int | None]) -> None:
+def test_a_sender_is_named_only_as_far_as_it_is_valid(
+    change: dict[str, Any], sender: tuple[str | None, str | None, int | None]
+) -> None:
     for encoding in Encoding:
         assert codec.sender_of(codec.encode({**EVENT, **change}, encoding)) == (*sender, encoding)
 
