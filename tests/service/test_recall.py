@@ -72,7 +72,7 @@ class House:
         self.index.lexical.apply([(n, " ".join(terms(t))) for n, t in enumerate(TEXTS, 1)], [], LexicalState(2, 0))
         self.index.vectors.add([1, 2], np.stack([unit(t) for t in TEXTS]))
         self.recall = Recall(
-            reader=Reader(folder / "r.db", 1),
+            readers=lambda: Reader(folder / "r.db", 1),
             embedder=self.embedder,
             background=Background({"the": 0.7, "are": 0.4, "in": 0.5}, 0.0001),
             counters=self.counters,

@@ -99,7 +99,7 @@ class Daemon:
         reader = Reader(self.store.path, self.store.model_id)
         stack.callback(reader.close)
         self.recall = Recall(
-            reader=Reader(self.store.path, self.store.model_id),
+            readers=lambda: Reader(self.store.path, self.store.model_id),
             embedder=embedder,
             background=background,
             counters=counters,

@@ -1,7 +1,8 @@
-"""Recall: one thread that keeps the deadline, and one for each of the two searches.
+"""Recall: a thread for each of the two searches, and one that keeps the deadline.
 
-A question goes to both lanes and to the recall thread. The recall thread never searches: it waits for both or for the
-cutoff, whichever comes first, then scores, packs and answers. So nothing that a search does can make an answer late.
+A question goes to both lanes. The one that ends last scores, packs and answers. The keeper never searches: at a
+question's cutoff it answers with what is there. So nothing that a search does can make an answer late, and where both
+are in time, no thread waits for another one's turn.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -31,14 +33,16 @@ from recalld.wire.messages import ContextBody, Memory, Status
 
 LANES = ("vector", "lexical")  # the longer one begins first
 CANDIDATES = 32  # from each lane; they are rescored, so the lanes need only be good at what they leave out
+KEEPER_SECONDS = 1.0  # how long the keeper sleeps at most: its beat feeds the watchdog
+IDLE_LOOK_SECONDS = 0.005
 WAITING_MAX = 256  # questions under way; one more is answered E_BUSY at once
 
 
 class Question(Struct, eq=False):
     """What is asked, until when (monotonic seconds), and where the answer goes.
 
-    `limit` None: an injection (floor, budget); else a ranked list of so many. `answer` is called once, in the recall
-    thread or in the asker's, and must not block.
+    `limit` None: an injection (floor, budget); else a ranked list of so many. `answer` is called once, in one of
+    recall's threads or in the asker's, and must not block.
     """
 
     key: str
@@ -61,35 +65,38 @@ class VectorHits(Struct):
 
 
 class Recall:
+    """`ask` from the event loop; `readers` makes a reader for each thread."""
+
     def __init__(
         self,
         *,
-        reader: Reader,
+        readers: Callable[[], Reader],
         embedder: Embedder,
         background: rank.Background,
         counters: Counters,
         settings: Callable[[], RecallSettings],
         find: Callable[[str], NamespaceIndex | None],
     ) -> None:
-        self._reader = reader
+        self._readers = readers
         self._embedder = embedder
         self._background = background
         self._counters = counters
         self._settings = settings
         self._find = find
         self._log = log.get("recall")
-        self._inbox: SimpleQueue[Any] = SimpleQueue()
         self._lanes: dict[str, SimpleQueue[Question | None]] = {lane: SimpleQueue() for lane in LANES}
+        self._lock = threading.Lock()  # around the race, the idle work and the keeper's alarm
         self._race: Race[Question, Any] = Race(LANES)
-        self._asked = 0  # counted in the event loop alone
-        self._answered = 0  # counted in the recall thread alone
         self._idle_work: list[Callable[[], None]] = []
+        self._wake: SimpleQueue[None] = SimpleQueue()
+        self._alarm = 0.0  # until when the keeper sleeps
+        self._stopping = False
         self._threads: list[threading.Thread] = []
-        self.beat = time.monotonic()  # when the recall thread was last seen alive
+        self.beat = time.monotonic()  # when the keeper was last seen alive
 
     def start(self) -> None:
         searches = {"lexical": self._search_words, "vector": self._search_vectors}
-        self._threads = [threading.Thread(target=self._run, name="recall", daemon=True)]
+        self._threads = [threading.Thread(target=self._keep, name="keeper", daemon=True)]
         for lane in LANES:
             self._threads.append(
                 threading.Thread(target=self._run_lane, args=(lane, searches[lane]), name=lane, daemon=True)
@@ -99,25 +106,34 @@ class Recall:
 
     def stop(self) -> None:
         """Answer what is under way, then end the threads."""
-        self._inbox.put(None)
+        self._stopping = True
+        self._wake.put(None)
         for thread in self._threads:
             thread.join(timeout=5)
-        self._reader.close()
 
     # -- from the event loop
 
     def ask(self, question: Question) -> None:
-        if self._asked - self._answered >= WAITING_MAX:
-            self._reply(question, ContextBody("error", 0.0, reason=Code.BUSY.value))
-        else:
-            self._asked += 1
-            question.terms = terms(question.query)
-            self._inbox.put(question)  # before the lanes have it: what they find comes after it
-            for queue in self._lanes.values():
-                queue.put(question)
+        if self._find(question.namespace) is None:
+            self._finish(question, "empty", None)
+            return
+        question.terms = terms(question.query)
+        cutoff = question.cutoff(self._settings())
+        with self._lock:
+            busy = len(self._race) >= WAITING_MAX
+            if not busy and not self._race.start(question.key, question, cutoff):
+                return  # the same question again; its answer is under way
+            late_alarm = self._alarm > cutoff
+        if busy:
+            self._finish(question, "error", Code.BUSY.value)
+            return
+        for queue in self._lanes.values():
+            queue.put(question)
+        if late_alarm:
+            self._wake.put(None)
 
     def when_idle(self, work: Callable[[], None]) -> None:
-        """Run `work` in the recall thread while no question is under way; return when it is done, or raise what it raised."""
+        """Run `work` in the keeper while no question is under way; return when it is done, or raise what it raised."""
         done = threading.Event()
         failed: list[BaseException] = []
 
@@ -128,62 +144,55 @@ class Recall:
                 failed.append(e)
             done.set()
 
-        self._inbox.put(run)
+        with self._lock:
+            self._idle_work.append(run)
+        self._wake.put(None)
         while not done.wait(0.5):
             if not self._threads[0].is_alive():
-                raise RuntimeError("the recall thread has ended")
+                raise RuntimeError("recall has ended")
         if failed:
             raise failed[0]
 
-    # -- the recall thread
+    # -- the keeper
 
-    def _run(self) -> None:
-        while True:
+    def _keep(self) -> None:
+        reader = self._readers()
+        while not self._stopping:
             self.beat = now = time.monotonic()
-            for runner in self._race.due(now):
-                self._complete(runner)
-            if self._idle_work and not len(self._race):
-                self._idle_work.pop(0)()
-                continue
-            cutoff = self._race.next_cutoff()
-            try:
-                item = self._inbox.get(timeout=1.0 if cutoff is None else max(0.0, min(1.0, cutoff - time.monotonic())))
-            except Empty:
-                continue
-            if item is None:
-                break
-            self._handle(item)
-        for runner in self._race.due(float("inf")):
-            self._complete(runner)
-        for work in self._idle_work:
-            work()
+            with self._lock:
+                due = self._race.due(now)
+                work = self._idle_work.pop(0) if self._idle_work and not len(self._race) else None
+                cutoff = self._race.next_cutoff()
+                self._alarm = now + KEEPER_SECONDS if cutoff is None else min(cutoff, now + KEEPER_SECONDS)
+                if self._idle_work:  # a question that ends does not wake the keeper
+                    self._alarm = min(self._alarm, now + IDLE_LOOK_SECONDS)
+            for runner in due:
+                self._complete(runner, reader)
+            if work is not None:
+                work()
+            elif not due:
+                with suppress(Empty):
+                    self._wake.get(timeout=max(0.0, self._alarm - time.monotonic()))
         for queue in self._lanes.values():
             queue.put(None)
+        with self._lock:
+            due = self._race.due(float("inf"))
+        for runner in due:
+            self._complete(runner, reader)
+        for work in self._idle_work:
+            work()
+        reader.close()
 
-    def _handle(self, item: Any) -> None:
-        if isinstance(item, Question):
-            self._begin(item)
-        elif isinstance(item, tuple):
-            if (runner := self._race.result(*item)) is not None:
-                self._complete(runner)
-        else:
-            self._idle_work.append(item)
+    # -- in whichever thread has the last word
 
-    def _begin(self, question: Question) -> None:
-        if self._find(question.namespace) is None:
-            self._finish(question, "empty", None)
-            return
-        if not self._race.start(question.key, question, question.cutoff(self._settings())):
-            self._answered += 1  # the same question again; its answer is under way
-
-    def _complete(self, runner: Runner[Question, Any]) -> None:
+    def _complete(self, runner: Runner[Question, Any], reader: Reader) -> None:
         question = runner.question
         late = runner.late(LANES)
         if len(late) == len(LANES):
             self._finish(question, "error", Code.DEADLINE.value)
             return
         try:
-            ranked = self._rank(question, runner.results.get("lexical"), runner.results.get("vector"))
+            ranked = self._rank(question, runner.results.get("lexical"), runner.results.get("vector"), reader)
         except StorageError as e:
             self._log.error("recall failed", error=str(e))
             self._finish(question, "error", Code.STORAGE.value)
@@ -213,17 +222,15 @@ class Recall:
         memories: list[Memory] | None = None,
     ) -> None:
         elapsed_ms = round((time.monotonic() - question.started) * 1000, 3)
-        self._reply(question, ContextBody(status, elapsed_ms, text, tokens, reason, memories or []))
-        self._answered += 1
-
-    def _reply(self, question: Question, body: ContextBody) -> None:
-        question.answer(body)
+        question.answer(ContextBody(status, elapsed_ms, text, tokens, reason, memories or []))
         if question.limit is None:  # a tool's search is not a recall
-            self._counters.recall(body.status, body.reason, body.elapsed_ms)
+            self._counters.recall(status, reason, elapsed_ms)
         if time.monotonic() > question.deadline:
             self._counters.late += 1
 
-    def _rank(self, question: Question, words: LexicalHits | None, near: VectorHits | None) -> list[Memory]:
+    def _rank(
+        self, question: Question, words: LexicalHits | None, near: VectorHits | None, reader: Reader
+    ) -> list[Memory]:
         """Score the candidates of both lanes absolutely; those that can be answered with, best first.
 
         Only they are read as a whole: of sixty candidates a prompt gets a handful.
@@ -231,7 +238,7 @@ class Recall:
         ids = dict.fromkeys([*(words.ids if words else ()), *(near.ids if near else ())])
         if not ids:
             return []
-        found = self._reader.entries(list(ids))
+        found = reader.entries(list(ids))
         weights = rank.weigh(question.terms, words.df if words else {}, words.docs if words else 0, self._background)
         lexical = rank.coverages(weights, found.numbers, found.counts)
         cosine = found.vectors @ near.query if near else np.zeros(len(found.ids), dtype=np.float32)
@@ -242,7 +249,7 @@ class Recall:
             best = [i for i in best if scores[i] >= floor]
         else:
             best = best[: question.limit]
-        rows = self._reader.candidates(question.namespace, [found.ids[i] for i in best]) if best else []
+        rows = reader.candidates(question.namespace, [found.ids[i] for i in best]) if best else []
         by_id = {row.id: row for row in rows}
         return [
             _memory(row, float(scores[i]), float(lexical[i]), float(cosine[i]))
@@ -253,6 +260,7 @@ class Recall:
     # -- the lanes
 
     def _run_lane(self, lane: str, search: Callable[[Question, NamespaceIndex], Any]) -> None:
+        reader = self._readers()
         while (question := self._lanes[lane].get()) is not None:
             result = None
             index = self._find(question.namespace)
@@ -261,7 +269,11 @@ class Recall:
                     result = search(question, index)
                 except Exception:
                     self._log.exception("search failed", lane=lane)
-            self._inbox.put((question.key, lane, result))
+            with self._lock:
+                runner = self._race.result(question.key, lane, result)
+            if runner is not None:
+                self._complete(runner, reader)
+        reader.close()
 
     def _search_words(self, question: Question, index: NamespaceIndex) -> LexicalHits | None:
         if index.lexical is None:  # not made yet, or it could not be
