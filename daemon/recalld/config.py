@@ -48,7 +48,7 @@ class IndexConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """`commit_ms`: how long new memories wait for the word index. `snapshot_items`: vectors newer than the snapshot that
     make a new one worth its minutes."""
 
-    commit_ms: Annotated[int, Meta(ge=10, le=900)] = 250
+    commit_ms: Annotated[int, Meta(ge=10, le=900)] = 500
     snapshot_items: Annotated[int, Meta(ge=16, le=1_000_000)] = 8_192
     snapshot_threads: Annotated[int, Meta(ge=1, le=64)] = 1
 
