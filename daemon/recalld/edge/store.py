@@ -257,6 +257,11 @@ class Store:
         rows = await self.rows(f"SELECT {_TURN_COLUMNS} FROM turns WHERE id = ?", turn_id)
         return TurnRow(*rows[0]) if rows else None
 
+    async def unnoted(self, limit: int) -> list[TurnRow]:
+        """Stored turns that have no daily note yet, in order."""
+        rows = await self.rows(f"SELECT {_TURN_COLUMNS} FROM turns WHERE noted = 0 ORDER BY id LIMIT ?", limit)
+        return [TurnRow(*row) for row in rows]
+
     async def runs_of(self, turn_id: int) -> list[str]:
         """The run ids of a turn; the key of a turn without any (`@…`) is not one."""
         rows = await self.rows("SELECT run_id FROM turn_runs WHERE turn_id = ? AND run_id NOT LIKE '@%'", turn_id)
@@ -379,6 +384,10 @@ def removal_unit(namespace: str, memory_ids: Sequence[int], *, forgotten: bool) 
         ),
         ("DELETE FROM memories WHERE id = ? AND namespace = ?", [(m, namespace) for m in memory_ids]),
     ]
+
+
+def noted_unit(turn_ids: Sequence[int]) -> Unit:
+    return [("UPDATE turns SET noted = 1 WHERE id = ?", [(t,) for t in turn_ids])]
 
 
 def forget_turn_unit(turn_id: int) -> Unit:

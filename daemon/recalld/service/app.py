@@ -32,6 +32,7 @@ from recalld.service.counters import Counters
 from recalld.service.indexing import Indexing
 from recalld.service.ingest import Ingest
 from recalld.service.memories import Memories
+from recalld.service.notes import Notes
 from recalld.service.notices import Notices
 from recalld.service.recall import Recall
 from recalld.service.rpc import RpcService
@@ -137,12 +138,13 @@ class Daemon:
             notices=notices,
             closed=lambda turn: self.capture.put(turn),
         )
+        self.notes = Notes(self.store, self.writer, counters, lambda: self.config)
         self.capture = Capture(
             store=self.store,
-            writer=self.writer,
             memories=self.memories,
             counters=counters,
             config=lambda: self.config,
+            notes=self.notes,
             publish=notices.captured,
         )
         replayed = await self.ingest.restore()
@@ -174,6 +176,7 @@ class Daemon:
             self.indexing.run,
             self.ingest.run,
             self.ingest.run_timers,
+            self.notes.run,
             self._report,
         ):
             tg.start_soon(task)
@@ -187,6 +190,7 @@ class Daemon:
         """Close every open turn; return how many when they are stored and findable."""
         count = await self.ingest.close_turns("drain")
         await self.capture.idle()
+        await self.notes.write()
         await self.indexing.flush()
         return count
 

@@ -1,10 +1,9 @@
-"""Closed turns to memories: gates, the user's words and the answer, facts by rule, the store, the daily note."""
+"""Closed turns to memories: gates, the user's words and the answer, facts by rule, the store."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -16,12 +15,11 @@ from recalld.core.extract import extract
 from recalld.core.gates import PLACE_REASONS, capture_gate
 from recalld.core.scope import scope_of
 from recalld.core.turn import Turn
-from recalld.edge.files import append_note, folder_name, note_path
 from recalld.edge.store import Store, TurnRow, release_unit
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
 from recalld.service.memories import Memories, NewMemory, TurnWrite
-from recalld.service.writer import Writer
+from recalld.service.notes import Notes
 from recalld.wire.messages import PROTOCOL_VERSION, Captured, CapturedTurn
 
 WAITING_MAX = 16_384  # about 2 kB each; beyond it events are taken in no faster than turns are stored
@@ -29,7 +27,6 @@ BATCH_MAX = 64  # turns stored together when many close at once
 USER_CHARS_MAX = 4_000  # of a turn's memory; the whole text stays with the turn
 ANSWER_CHARS_MAX = 2_000
 RETRY_SECONDS = (0.2, 1.0, 5.0)  # the last one again and again: a closed turn is never given up
-NOTE_CHARS_MAX = 300
 
 
 class Capture:
@@ -37,17 +34,17 @@ class Capture:
         self,
         *,
         store: Store,
-        writer: Writer,
         memories: Memories,
         counters: Counters,
         config: Callable[[], Config],
+        notes: Notes,
         publish: Callable[[Captured], None],
     ) -> None:
         self._store = store
-        self._writer = writer
         self._memories = memories
         self._counters = counters
         self._config = config
+        self._notes = notes
         self._publish = publish
         self._log = log.get("capture")
         self._send, self._turns = anyio.create_memory_object_stream[Turn](WAITING_MAX)
@@ -66,7 +63,6 @@ class Capture:
 
     async def run(self) -> None:
         """Store each turn, in order, until cancelled."""
-        await self.write_notes()
         async for turn in self._turns:
             batch = {self._identity(turn): turn}
             waiting: Turn | None = None
@@ -101,7 +97,7 @@ class Capture:
                 await anyio.sleep(pause)
         for turn, write in zip(turns, writes, strict=True):
             self._tell(turn, write)
-        await self.write_notes()
+        self._notes.wake()
         self.waiting -= len(turns)
         self._idle.set()
         self._idle = anyio.Event()
@@ -162,48 +158,6 @@ class Capture:
         memories = [] if reason else await anyio.to_thread.run_sync(memories_of, row)
         return TurnWrite(row, runs, memories, release_unit(turn.journal), prior)
 
-    async def write_notes(self) -> None:
-        """Append the daily notes of stored turns that have none yet; what fails is tried again with the next turn."""
-        place = self._config().notes.place
-        rows = await self._store.rows("SELECT id FROM turns WHERE noted = 0 ORDER BY id LIMIT ?", BATCH_MAX * 4)
-        done: list[tuple[int]] = []
-        for (turn_id,) in rows:
-            row = await self._store.turn(turn_id)
-            if row is not None and row.outcome == "captured" and place != "off":
-                try:
-                    await anyio.to_thread.run_sync(self._append_note, row, place)
-                except OSError as e:
-                    self._counters.faults["notes"] = f"daily note of agent {row.agent}: {e}"
-                    self._log.warning("daily note not written", agent=row.agent, error=str(e))
-                    break
-            done.append((turn_id,))
-        else:
-            self._counters.faults.pop("notes", None)
-        if done:
-            try:
-                await self._writer.write([("UPDATE turns SET noted = 1 WHERE id = ?", done)])
-            except StorageError:
-                return  # the anchors keep the same section from being written twice
-
-    def _append_note(self, row: TurnRow, place: str) -> None:
-        folder = self._config().data_path / "notes" / folder_name(row.namespace)
-        if (
-            place == "workspace"
-            and row.workspace
-            and Path(row.workspace).is_absolute()
-            and Path(row.workspace).is_dir()
-        ):
-            folder = Path(row.workspace) / "memory"
-        path = note_path(folder, row.opened_ms)
-        anchor = f"<!-- session:{_anchor(row.session)} turn:{row.id} transcript:{_anchor(row.transcript or '')} -->"
-        when = time.strftime("%H:%M", time.localtime(row.opened_ms / 1000))
-        lines = [
-            f"- {name}: {_bullet(text)}"
-            for name, text in ((row.speaker, row.user), (row.answerer, row.assistant))
-            if text
-        ]
-        append_note(path, anchor, f"## {when}", lines)
-
 
 def _settled_reason(prior: TurnRow, reason: str | None) -> str | None:
     """A late signal enriches a turn; it does not change whether the turn may be kept. What was forgotten stays so."""
@@ -221,12 +175,3 @@ def memories_of(row: TurnRow) -> list[NewMemory]:
     memories = [NewMemory("turn", "\n".join(f"{name}: {text}" for name, text in parts if text))]
     memories += [NewMemory("fact", fact.text, fact.category) for fact in extract(row.user, row.speaker)]
     return memories
-
-
-def _bullet(text: str) -> str:
-    """One line: a heading, a bullet or an anchor in the text cannot pose as one of the note's own."""
-    return shorten(" ".join(text.split()), NOTE_CHARS_MAX).replace("<!--", "‹!--")
-
-
-def _anchor(text: str) -> str:
-    return " ".join(text.split()).replace("--", "- -")

@@ -165,6 +165,7 @@ class Ingest:
 
     def _ask(self, event: Event, read_at: float) -> None:
         self._counters.events[QUESTION] += 1
+        self._count_scope(event)
         self.ask(event, read_at, self._notices.answer_to(event))
         if not self.draining and len(self._inbox) < INBOX_MAX:
             self._inbox.append(Asked(event, now_ms()))
@@ -184,13 +185,16 @@ class Ingest:
         self._recall.ask(Question(f"{event.src} {event.id}", scope.namespace, prompt, started, deadline, answer))
 
     def _distilled(self, event: Event, at_ms: int) -> Signal | None:
+        return distil(event, scope_of(event.ctx, self._config().shared), at_ms)
+
+    def _count_scope(self, event: Event) -> None:
         scope = scope_of(event.ctx, self._config().shared)
         if (scope is None or scope.session is None) and event.type not in _SCOPELESS:
             self._counters.ignored["unknown_scope"] += 1
-        return distil(event, scope, at_ms)
 
     def _keep_distilled(self, event: Event) -> None:
         assert event.seq is not None
+        self._count_scope(event)
         self._keep(Kept(event.src, event.seq, event.type, self._distilled(event, now_ms())))
 
     def _keep(self, kept: Kept) -> None:
