@@ -26,7 +26,9 @@ from recalld.core.words import ANALYSER
 from recalld.edge.embed import Embedder
 from recalld.edge.files import folder_name
 from recalld.edge.migrations import MIGRATIONS
-from recalld.edge.store import MemoryRow, Reader, Store, TurnRow, Unit, turn_unit
+from recalld.edge.reader import Reader
+from recalld.edge.store import Store
+from recalld.edge.units import MemoryRow, TurnRow, Unit, turn_unit
 from recalld.service.counters import Counters
 from recalld.service.indexing import Indexing
 from recalld.service.writer import Writer

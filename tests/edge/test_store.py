@@ -11,17 +11,9 @@ import numpy as np
 import pytest
 
 from recalld.edge.migrations import MIGRATIONS
-from recalld.edge.store import (
-    Entry,
-    MemoryRow,
-    Reader,
-    Store,
-    Unit,
-    journal_unit,
-    memories_unit,
-    migrate,
-    removal_unit,
-)
+from recalld.edge.reader import Reader
+from recalld.edge.store import Store, migrate
+from recalld.edge.units import Entry, MemoryRow, Unit, journal_unit, memories_unit, removal_unit
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
 from recalld.service.writer import Writer

@@ -17,7 +17,9 @@ from recalld.core.rank import Background
 from recalld.core.words import terms
 from recalld.edge.embed import DIMENSIONS, Embedder, Vectors
 from recalld.edge.lexical import LexicalIndex, LexicalState
-from recalld.edge.store import Entry, MemoryRow, Reader, Store, memories_unit
+from recalld.edge.reader import Reader
+from recalld.edge.store import Store
+from recalld.edge.units import Entry, MemoryRow, memories_unit
 from recalld.service.counters import Counters
 from recalld.service.indexing import NamespaceIndex
 from recalld.service.recall import WAITING_MAX, Question, Recall

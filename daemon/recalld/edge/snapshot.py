@@ -18,7 +18,7 @@ from usearch.index import Index
 
 from recalld.edge.embed import DIMENSIONS
 from recalld.edge.files import checksum, sync_folder, write_atomic
-from recalld.edge.store import Reader
+from recalld.edge.reader import Reader
 from recalld.edge.vectors import SnapshotHeader, read_header
 
 NICE = 10  # recall and capture go first

@@ -24,7 +24,8 @@ from recalld.core.words import ANALYSER
 from recalld.edge import allocator, files
 from recalld.edge.embed import Embedder, load_background
 from recalld.edge.nng import ContextPublisher, Events, Rpc
-from recalld.edge.store import Reader, Store
+from recalld.edge.reader import Reader
+from recalld.edge.store import Store
 from recalld.edge.systemd import Notifier
 from recalld.errors import ConfigError, RecalldError
 from recalld.service.capture import Capture

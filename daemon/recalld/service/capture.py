@@ -15,7 +15,8 @@ from recalld.core.extract import extract
 from recalld.core.gates import PLACE_REASONS, capture_gate
 from recalld.core.scope import scope_of
 from recalld.core.turn import Turn
-from recalld.edge.store import Store, TurnRow, release_unit
+from recalld.edge.store import Store
+from recalld.edge.units import TurnRow, release_unit
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
 from recalld.service.memories import Memories, NewMemory, TurnWrite

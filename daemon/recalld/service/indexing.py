@@ -18,7 +18,9 @@ from recalld.core.words import terms
 from recalld.edge.embed import Embedder
 from recalld.edge.files import folder_name
 from recalld.edge.lexical import LexicalIndex, LexicalState
-from recalld.edge.store import Entry, MemoryRow, Reader, Store, entries_unit
+from recalld.edge.reader import Reader
+from recalld.edge.store import Store
+from recalld.edge.units import Entry, MemoryRow, entries_unit
 from recalld.edge.vectors import Snapshot, VectorIndex
 from recalld.errors import StorageError
 from recalld.service.counters import Counters

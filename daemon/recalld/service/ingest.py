@@ -18,7 +18,8 @@ from recalld.core.sequence import Offer, Source
 from recalld.core.signals import Kind, Signal, distil, last_turn, text_of
 from recalld.core.turn import Turn
 from recalld.core.turns import TurnBook
-from recalld.edge.store import Store, expire_unit, journal_unit, release_unit
+from recalld.edge.store import Store
+from recalld.edge.units import expire_unit, journal_unit, release_unit
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
 from recalld.service.notices import Notices, now_ms

@@ -8,16 +8,8 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from recalld.edge.store import (
-    MemoryRow,
-    Store,
-    TurnRow,
-    Unit,
-    forget_turn_unit,
-    memories_unit,
-    removal_unit,
-    turn_unit,
-)
+from recalld.edge.store import Store
+from recalld.edge.units import MemoryRow, TurnRow, Unit, forget_turn_unit, memories_unit, removal_unit, turn_unit
 from recalld.service.indexing import Indexing
 from recalld.service.writer import Writer
 

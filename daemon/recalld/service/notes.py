@@ -13,7 +13,8 @@ from recalld import log
 from recalld.config import Config
 from recalld.core.clean import shorten
 from recalld.edge.files import append_note, folder_name, note_path
-from recalld.edge.store import Store, TurnRow, noted_unit
+from recalld.edge.store import Store
+from recalld.edge.units import TurnRow, noted_unit
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
 from recalld.service.writer import Writer

@@ -24,7 +24,7 @@ from recalld.core.race import Race, Runner
 from recalld.core.words import terms
 from recalld.edge.embed import Embedder, Vector
 from recalld.edge.lexical import LexicalHits
-from recalld.edge.store import Candidate, Reader
+from recalld.edge.reader import Candidate, Reader
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
 from recalld.service.indexing import NamespaceIndex

@@ -15,7 +15,8 @@ from recalld import log
 from recalld.config import Config
 from recalld.core.clean import clean
 from recalld.core.scope import scope_of
-from recalld.edge.store import MemoryRow, Store
+from recalld.edge.store import Store
+from recalld.edge.units import MemoryRow
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
 from recalld.service.ingest import Ingest

@@ -7,7 +7,8 @@ import asyncio
 import anyio
 
 from recalld import log
-from recalld.edge.store import Store, Unit
+from recalld.edge.store import Store
+from recalld.edge.units import Unit
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
 
