@@ -17,10 +17,10 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
+import uvloop
+
 # the tests are no installed package: they are found from their folder
 sys.path[0] = str(Path(__file__).parents[1])
-
-import uvloop
 
 from bench.figures import emit, spread, summary  # noqa: E402
 from bench.ingest import ingest, start  # noqa: E402
