@@ -134,6 +134,25 @@ def test_a_snapshot_is_used_and_a_damaged_one_is_not(short_folder: Path) -> None
 
 
 @pytest.mark.anyio
+async def test_memories_of_another_model_are_derived_anew(short_folder: Path) -> None:
+    daemon = DaemonProcess(short_folder, index__commit_ms="20")
+    with daemon:
+        await anyio.to_thread.run_sync(fill, daemon)
+    with sqlite3.connect(daemon.data_dir / "recalld.db") as db:
+        db.execute("UPDATE models SET identity = 'another model with as many dimensions'")
+    db.close()
+    with daemon:
+        await wait_until(lambda: "derived anew" in daemon.log_path.read_text())
+        assert (await anyio.to_thread.run_sync(found, daemon)).startswith("Shelf number 17 ")
+    with sqlite3.connect(daemon.data_dir / "recalld.db") as db:
+        assert db.execute("SELECT model_id, count(*) FROM embeddings GROUP BY model_id").fetchall() == [
+            (1, 40),
+            (2, 40),
+        ]
+    db.close()
+
+
+@pytest.mark.anyio
 async def test_a_running_daemon_has_snapshots_made(short_folder: Path) -> None:
     daemon = DaemonProcess(short_folder, index__commit_ms="20", index__snapshot_items="16")
     with daemon:

@@ -39,7 +39,7 @@ class Found(NamedTuple):
 
 
 class Reader:
-    """The recall thread's own synchronous connection. Not shared between threads."""
+    """A thread's own synchronous connection, to be shared with no other."""
 
     def __init__(self, path: Path, model_id: int) -> None:
         self._path = path

@@ -42,7 +42,7 @@ from recalld.wire.messages import DaemonInfo
 from recalld.wire.operations import StatusResult
 
 STATUS_SECONDS = 10.0
-STUCK_SECONDS = 5.0  # the recall thread wakes at least every second
+STUCK_SECONDS = 5.0  # recall's keeper wakes at least every second
 SWITCH_SECONDS = 0.0005  # a thread waits this long for the interpreter's lock; at the default 5 ms recall took 217 ms
 
 
@@ -245,7 +245,7 @@ class Daemon:
         self._notifier.ready(self._summary())
 
     async def _report(self) -> None:
-        """Feed the watchdog while the recall thread lives, and tell the service manager how we are."""
+        """Feed the watchdog while recall's keeper lives, and tell the service manager how we are."""
         interval = min(STATUS_SECONDS, (self._notifier.watchdog_s or STATUS_SECONDS * 2) / 2)
         while True:
             if time.monotonic() - self.recall.beat < STUCK_SECONDS:

@@ -58,7 +58,7 @@ class Indexing:
         config: IndexConfig,
         when_idle: Callable[[Callable[[], None]], None],
     ) -> None:
-        """`when_idle` runs a function in the recall thread while no prompt waits, and returns when it is done."""
+        """`when_idle` runs a function in recall's keeper while no prompt waits, and returns when it is done."""
         self._folder = folder
         self._store = store
         self._reader = reader
