@@ -101,4 +101,13 @@ class Notices:
         self._publish(self._error(src, code, message), src)
 
     def _error(self, src: str, code: Code, message: str) -> Error:
-        return Error(PROTOCOL_VERSION, "error", uuid4().hex, src, now_ms(), code, message, REMEDY[code])
+        return Error(
+            v=PROTOCOL_VERSION,
+            type="error",
+            id=uuid4().hex,
+            src=src,
+            ts=now_ms(),
+            code=code,
+            message=message,
+            remedy=REMEDY[code],
+        )

@@ -162,19 +162,13 @@ class ContextBody(Struct, omit_defaults=True):
     memories: list[Memory] = msgspec.field(default_factory=list)
 
 
-class Context(Struct, omit_defaults=True):
+class Context(ContextBody, kw_only=True, omit_defaults=True):
     v: int
     type: Literal["context"]
     id: Id
     re: Id
     src: Src
     ts: Millis
-    status: Status
-    elapsed_ms: float
-    text: str = ""
-    tokens: int = 0
-    reason: str | None = None
-    memories: list[Memory] = msgspec.field(default_factory=list)
 
 
 class Ack(Struct):
@@ -213,17 +207,13 @@ class ErrorBody(Struct, omit_defaults=True):
     supported: list[int] | UnsetType = UNSET
 
 
-class Error(Struct, omit_defaults=True):
+class Error(ErrorBody, kw_only=True, omit_defaults=True):
     v: int
     type: Literal["error"]
     id: Id
     src: Src
     ts: Millis
-    code: Code
-    message: str
-    remedy: str
     re: Id | None = None
-    supported: list[int] | UnsetType = UNSET
 
 
 class Request(Struct, omit_defaults=True):
