@@ -186,6 +186,10 @@ class Store:
         rows = await self.rows(f"SELECT {TURN_COLUMNS} FROM turns WHERE id = ?", turn_id)
         return TurnRow(*rows[0]) if rows else None
 
+    async def last_tombstone(self, namespace: str) -> int:
+        rows = await self.rows("SELECT coalesce(max(id), 0) FROM tombstones WHERE namespace = ?", namespace)
+        return int(rows[0][0])
+
     async def unnoted(self, limit: int) -> list[TurnRow]:
         """Stored turns that have no daily note yet, in order."""
         rows = await self.rows(f"SELECT {TURN_COLUMNS} FROM turns WHERE noted = 0 ORDER BY id LIMIT ?", limit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import anyio
 import anyio.to_thread
@@ -64,31 +64,51 @@ class Capture:
 
     async def run(self) -> None:
         """Store each turn, in order, until cancelled."""
-        async for turn in self._turns:
-            batch = {self._identity(turn): turn}
-            waiting: Turn | None = None
-            while waiting is None and len(batch) < BATCH_MAX:
-                try:
-                    following = self._turns.receive_nowait()
-                except anyio.WouldBlock:
-                    break
-                if self._identity(following) in batch:  # the next version of a turn must find the one before stored
-                    waiting = following
-                else:
-                    batch[self._identity(following)] = following
-            await self._store_batch(list(batch.values()))
-            if waiting is not None:
-                await self._store_batch([waiting])
+        with self._send, self._turns:
+            async for turn in self._turns:
+                batch = {self._identity(turn): turn}
+                waiting: Turn | None = None
+                while waiting is None and len(batch) < BATCH_MAX:
+                    try:
+                        following = self._turns.receive_nowait()
+                    except anyio.WouldBlock:
+                        break
+                    if self._identity(following) in batch:  # the next version of a turn must find the one before stored
+                        waiting = following
+                    else:
+                        batch[self._identity(following)] = following
+                await self._store_batch(list(batch.values()))
+                if waiting is not None:
+                    await self._store_batch([waiting])
 
     @staticmethod
     def _identity(turn: Turn) -> tuple[str, str, str]:
         return turn.namespace, turn.session, turn.key
 
     async def _store_batch(self, turns: list[Turn]) -> None:
+        """Store turns together; where one of them meets a defect of ours, each alone, and that one without its words."""
+        try:
+            await self._store_all(turns, self._prepare)
+        except Exception:
+            self._log.exception("turns not stored", turns=len(turns))
+            for turn in turns:
+                try:
+                    await self._store_all([turn], self._prepare)
+                except Exception:
+                    self._counters.faults["capture"] = (
+                        f"turn {turn.key} of {turn.session} could not be captured; see the log"
+                    )
+                    await self._store_all([turn], self._prepare_faulty)
+        self._notes.wake()
+        self.waiting -= len(turns)
+        self._idle.set()
+        self._idle = anyio.Event()
+
+    async def _store_all(self, turns: list[Turn], prepare: Callable[[Turn], Awaitable[TurnWrite]]) -> None:
         attempt = 0
         while True:
             try:
-                writes = [await self._prepare(turn) for turn in turns]
+                writes = [await prepare(turn) for turn in turns]
                 await self._memories.write_turns(writes)
                 break
             except StorageError as e:
@@ -98,10 +118,6 @@ class Capture:
                 await anyio.sleep(pause)
         for turn, write in zip(turns, writes, strict=True):
             self._tell(turn, write)
-        self._notes.wake()
-        self.waiting -= len(turns)
-        self._idle.set()
-        self._idle = anyio.Event()
 
     def _tell(self, turn: Turn, write: TurnWrite) -> None:
         if turn.revision == 0:
@@ -157,6 +173,34 @@ class Capture:
             workspace=turn.ctx.workspace_dir or (prior.workspace if prior else None),
         )
         memories = [] if reason else await anyio.to_thread.run_sync(memories_of, row)
+        return TurnWrite(row, runs, memories, release_unit(turn.journal), prior)
+
+    async def _prepare_faulty(self, turn: Turn) -> TurnWrite:
+        """A turn that could not be captured: counted with its reason, and not tried again at each start."""
+        runs = list(turn.runs) or [turn.key]
+        prior = await self._store.turn_by_runs(turn.namespace, turn.session, runs)
+        row = prior or TurnRow(
+            id=0,
+            namespace=turn.namespace,
+            agent=turn.agent,
+            session=turn.session,
+            session_id=turn.ctx.session_id,
+            opened_ms=turn.first_ts,
+            closed_ms=turn.last_ts,
+            closed_by=turn.closed_by,
+            status=turn.status,
+            outcome="skipped",
+            reason="fault",
+            revision=0,
+            speaker="",
+            answerer="",
+            user="",
+            assistant="",
+            transcript=None,
+            workspace=None,
+        )
+        kept = await self._store.memories_of_turn(prior.id) if prior else []
+        memories = [NewMemory(m.kind, m.text, m.category) for m in kept]
         return TurnWrite(row, runs, memories, release_unit(turn.journal), prior)
 
 

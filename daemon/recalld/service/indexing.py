@@ -175,12 +175,10 @@ class Indexing:
             return True
         added, removed = index.added, index.removed
         index.added, index.removed = [], []
-        rows = await self._store.rows(
-            "SELECT coalesce(max(id), 0) FROM tombstones WHERE namespace = ?", index.namespace
-        )
         try:
-            await anyio.to_thread.run_sync(self._apply, index, added, removed, rows[0][0])
-        except (OSError, ValueError) as e:
+            tombstone_id = await self._store.last_tombstone(index.namespace)
+            await anyio.to_thread.run_sync(self._apply, index, added, removed, tombstone_id)
+        except (OSError, ValueError, StorageError) as e:
             index.added, index.removed = added + index.added, removed + index.removed
             self._not_written(index, e)
             return False
@@ -195,7 +193,7 @@ class Indexing:
         memory_id = added[-1][0] if added else words.state.memory_id
         words.apply(added, removed, LexicalState(memory_id, tombstone_id if removed else words.state.tombstone_id))
 
-    def _not_written(self, index: NamespaceIndex, e: OSError | ValueError) -> None:
+    def _not_written(self, index: NamespaceIndex, e: Exception) -> None:
         index.broken = True
         self._counters.faults["word index"] = f"{index.folder}: {e}; recall goes on with vectors alone"
         self._log.error("word index not written", namespace=index.namespace, error=str(e))
@@ -203,15 +201,16 @@ class Indexing:
     async def _derive_missing(self) -> None:
         """Terms and embeddings of memories that another model or analyser derived, or none."""
         reader = Reader(self._store.path, self._store.model_id)
-        done = 0
-        while rows := await anyio.to_thread.run_sync(reader.unembedded, DERIVE_ROWS):
-            entries = await anyio.to_thread.run_sync(self.derive, [row[2] for row in rows])
+        done, more = 0, True
+        while more:
             try:
+                rows = await anyio.to_thread.run_sync(reader.unembedded, DERIVE_ROWS)
+                entries = await anyio.to_thread.run_sync(self.derive, [row[2] for row in rows])
                 await self._writer.write(entries_unit([row[0] for row in rows], entries, self._store.model_id))
             except StorageError:
                 await anyio.sleep(RETRY_SECONDS)
                 continue
-            done += len(rows)
+            done, more = done + len(rows), bool(rows)
         reader.close()
         if done:
             self._log.info("derived anew; indexes are rebuilt", memories=done, identity=self._identity)
@@ -251,14 +250,16 @@ class Indexing:
             self._identity,
             str(folder),
         ]
-        done = await anyio.run_process([*command, str(self._config.snapshot_threads)], check=False, stderr=PIPE)
-        if done.returncode != 0:
-            last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-            self._counters.faults["snapshot"] = f"{folder}: {''.join(last)}; recall goes on without it"
-            self._log.error("snapshot failed", namespace=index.namespace, error="".join(last))
+        try:
+            done = await anyio.run_process([*command, str(self._config.snapshot_threads)], check=False, stderr=PIPE)
+            if done.returncode != 0:
+                raise ValueError("".join(done.stderr.decode(errors="replace").strip().splitlines()[-1:]))  # noqa: TRY301
+            await anyio.to_thread.run_sync(self._take_in, index, folder)
+        except (OSError, ValueError, StorageError, RuntimeError) as e:
+            self._counters.faults["snapshot"] = f"{folder}: {e}; recall goes on without it"
+            self._log.error("snapshot failed", namespace=index.namespace, error=str(e))
             return False
         self._counters.faults.pop("snapshot", None)
-        await anyio.to_thread.run_sync(self._take_in, index, folder)
         self._log.info(
             "snapshot taken in", namespace=index.namespace, memories=len(index.vectors), newer=len(index.vectors.tail)
         )

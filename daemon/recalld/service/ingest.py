@@ -101,9 +101,7 @@ class Ingest:
             raise error
         self._sources = await self._store.sources()
         journal = await self._store.journal()
-        for signal in journal:
-            self.book.handle_timer(signal.at_ms)
-            self.book.receive(signal, signal.at_ms)
+        await self._store.commit([release_unit(self._feed(journal))])
         return len(journal)
 
     # -- receiving; in the event loop, never waits
@@ -111,7 +109,11 @@ class Ingest:
     def receive(self, batch: list[bytes]) -> None:
         read_at = time.monotonic()
         for data in batch:
-            self._receive_one(data, read_at)
+            try:
+                self._receive_one(data, read_at)
+            except Exception:  # a defect of ours: it must not cost the messages behind it
+                self._log.exception("message failed")
+                self._counters.errors[Code.INTERNAL.value] += 1
         self._acknowledge(self._stored_already)
         self._stored_already.clear()
         if any(isinstance(item, Kept) for item in self._inbox):
@@ -294,8 +296,13 @@ class Ingest:
         """Give signals to the turn machine. Returns the journal entries that no turn needs."""
         needless = []
         for signal in signals:
-            self.book.handle_timer(signal.at_ms)
-            held = self.book.receive(signal, signal.at_ms)
+            held = False
+            try:
+                self.book.handle_timer(signal.at_ms)
+                held = self.book.receive(signal, signal.at_ms)
+            except Exception:  # a defect of ours: one signal is lost, not the daemon, and not again at each start
+                self._log.exception("signal failed", type=signal.type, run_id=signal.run_id)
+                self._counters.errors[Code.INTERNAL.value] += 1
             if not held and signal.seq is not None and signal.kind is not Kind.BOUNDARY:
                 needless.append((signal.src, signal.seq))
         self._counters.opened.update(self.book.take_opened())

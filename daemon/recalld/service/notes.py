@@ -50,14 +50,14 @@ class Notes:
     async def write(self) -> None:
         """Note every stored turn that has no note yet. What fails is tried again with the next turn."""
         async with self._lock:
-            while rows := await self._store.unnoted(ROUND_MAX):
-                try:
+            try:
+                while rows := await self._store.unnoted(ROUND_MAX):
                     await anyio.to_thread.run_sync(self._append, rows)
                     await self._writer.write(noted_unit([row.id for row in rows]))
-                except (OSError, StorageError) as e:  # the anchors keep a section from being written twice
-                    self._counters.faults["notes"] = f"daily notes: {e}"
-                    self._log.warning("daily notes not written", error=str(e))
-                    return
+            except (OSError, StorageError) as e:  # the anchors keep a section from being written twice
+                self._counters.faults["notes"] = f"daily notes: {e}"
+                self._log.warning("daily notes not written", error=str(e))
+            else:
                 self._counters.faults.pop("notes", None)
 
     def _append(self, rows: list[TurnRow]) -> None:
