@@ -19,6 +19,7 @@ from msgspec import Struct
 WRITER_BYTES = 15_000_000
 _FOOTER_MAGIC = 1337  # tantivy's managed files end with a JSON footer, its length and this number
 STATE_VERSION = 1
+SEARCHED_MAX = 12  # terms of a query, the rarest here: the others cost most and propose nothing that these do not
 
 
 class LexicalState(Struct):
@@ -80,10 +81,11 @@ class LexicalIndex:
         return int(self._searcher.num_docs)
 
     def search(self, terms: Sequence[str], limit: int) -> LexicalHits:
-        """The best `limit` memories that have any of the terms, by BM25: candidates, to be scored absolutely."""
+        """The best `limit` memories by BM25 for the SEARCHED_MAX rarest of the terms: candidates, to be scored
+        absolutely by all of them."""
         searcher = self._searcher
         df = {term: searcher.doc_freq("terms", term) for term in dict.fromkeys(terms)}
-        present = [term for term, count in df.items() if count]
+        present = sorted((term for term, count in df.items() if count), key=df.__getitem__)[:SEARCHED_MAX]
         if not present:
             return LexicalHits([], df, searcher.num_docs)
         query = tantivy.Query.boolean_query(

@@ -16,6 +16,7 @@ UNITS_MAX = 256  # in one transaction
 WAITING_MAX = 4_096  # beyond it a write fails with StorageError instead of waiting
 GROUP_SECONDS = 0.002  # a lone unit waits this long for company; a commit costs 0.1 to 8 ms
 CHECKPOINT_SECONDS = 30.0
+STUCK_SECONDS = 30.0
 
 
 class Writer:
@@ -50,7 +51,7 @@ class Writer:
                     continue
                 await anyio.sleep(GROUP_SECONDS)
             group, self._waiting = self._waiting[:UNITS_MAX], self._waiting[UNITS_MAX:]
-            errors = await self._store.commit([unit for unit, _ in group])
+            errors = await self._commit([unit for unit, _ in group])
             for (_, done), error in zip(group, errors, strict=True):
                 if done.done():
                     continue
@@ -59,6 +60,15 @@ class Writer:
                 else:
                     done.set_exception(error)
             self._report(next((e for e in errors if e is not None), None))
+
+    async def _commit(self, units: list[Unit]) -> list[StorageError | None]:
+        """However long the disk takes; from STUCK_SECONDS on it is a fault that people see."""
+        stuck = StorageError(f"the database {self._store.path} takes more than {STUCK_SECONDS:.0f} s: look at its disk")
+        alarm = asyncio.get_running_loop().call_later(STUCK_SECONDS, self._report, stuck)
+        try:
+            return await self._store.commit(units)
+        finally:
+            alarm.cancel()
 
     def stop(self) -> None:
         self._stopping = True
