@@ -6,13 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recalld.core.pack import CLOSING, OPENING, RecallSettings, choose, pack, tokens
-from recalld.wire.messages import Memory
+from recalld.core.scored import Candidate, Scored
 
 SETTINGS = RecallSettings()
 
 
-def memory(n: int, text: str = "words", score: float = 1.0, turn: int | None = None) -> Memory:
-    return Memory(f"m{n}", "turn", text, 1_700_000_000_000, score=score, turn_id=turn, category=None)
+def memory(n: int, text: str = "words", score: float = 1.0, turn: int | None = None) -> Scored:
+    found = Candidate(n, turn, "turn", None, text, 1_700_000_000_000, None, [])
+    return Scored(found, score, {"lexical": 0.0, "vector": 0.0})
 
 
 def test_below_the_floor_nothing_is_injected() -> None:
@@ -23,7 +24,7 @@ def test_below_the_floor_nothing_is_injected() -> None:
 
 def test_five_memories_and_one_for_each_turn() -> None:
     ranked = [memory(n, score=2 - n / 100, turn=n // 2) for n in range(1, 20)]
-    assert [m.id for m in choose(ranked, SETTINGS)] == ["m1", "m2", "m4", "m6", "m8"]
+    assert [m.memory.id for m in choose(ranked, SETTINGS)] == [1, 2, 4, 6, 8]
 
 
 def test_a_memory_that_is_too_long_is_shortened_and_does_not_stop_the_others() -> None:

@@ -22,11 +22,13 @@ from recalld.edge.store import Store
 from recalld.edge.units import Entry, MemoryRow, memories_unit
 from recalld.service.counters import Counters
 from recalld.service.indexing import NamespaceIndex
+from recalld.service.ranking import Ranker
 from recalld.service.recall import WAITING_MAX, Question, Recall
 from recalld.wire.messages import ContextBody
 
 TEXTS = ("Ada: The winter tyres are in the barn.", "Ada: The summer tyres are at the garage in Lund.")
 TTL = 0.4
+SETTINGS = RecallSettings(floor=0.3)
 
 
 def unit(text: str) -> Vectors:
@@ -76,9 +78,8 @@ class House:
         self.recall = Recall(
             readers=lambda: Reader(folder / "r.db", 1),
             embedder=self.embedder,
-            background=Background({"the": 0.7, "are": 0.4, "in": 0.5}, 0.0001),
+            ranker=Ranker(Background({"the": 0.7, "are": 0.4, "in": 0.5}, 0.0001)),
             counters=self.counters,
-            settings=lambda: RecallSettings(floor=0.3),
             find={"main": self.index}.get,
         )
         self.recall.start()
@@ -102,7 +103,9 @@ class House:
 
         now = time.monotonic()
         fields = {"key": f"k{now}", "namespace": "main", **fields}
-        self.recall.ask(Question(query=query, started=now, deadline=now + ttl, answer=answer, **fields))
+        self.recall.ask(
+            Question(query=query, started=now, deadline=now + ttl, answer=answer, settings=SETTINGS, **fields)
+        )
 
         def wait() -> ContextBody:
             assert answered.wait(20)

@@ -10,6 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from recalld.core.clean import shorten
+from recalld.core.scored import Scored
 from recalld.wire.messages import TTL_MS_DEFAULT, Memory, Ttl
 
 OPENING = "<relevant-memories>"
@@ -44,26 +45,27 @@ def tokens(text: str) -> int:
     return -(-len(text.encode()) // TOKEN_BYTES)
 
 
-def choose(ranked: Iterable[Memory], settings: RecallSettings) -> list[Memory]:
+def choose(ranked: Iterable[Scored], settings: RecallSettings) -> list[Scored]:
     """Best first, above the floor, one memory for each turn: a fact and its turn say the same thing."""
-    chosen: list[Memory] = []
+    chosen: list[Scored] = []
     turns: set[int] = set()
-    for memory in ranked:
-        if memory.score is None or memory.score < settings.floor or len(chosen) == settings.items_max:
+    for scored in ranked:
+        if scored.score < settings.floor or len(chosen) == settings.items_max:
             break
-        if memory.turn_id is not None:
-            if memory.turn_id in turns:
+        turn_id = scored.memory.turn_id
+        if turn_id is not None:
+            if turn_id in turns:
                 continue
-            turns.add(memory.turn_id)
-        chosen.append(memory)
+            turns.add(turn_id)
+        chosen.append(scored)
     return chosen
 
 
-def pack(chosen: Sequence[Memory], settings: RecallSettings) -> Packed:
+def pack(chosen: Sequence[Scored], settings: RecallSettings) -> Packed:
     """Within the token budget: long memories are shortened to an even share of what the short ones leave; where that
     share would say nothing, the last in rank is left out."""
     left = settings.tokens_max - tokens(f"{OPENING}\n{NOTICE}\n{CLOSING}\n")
-    kept = list(chosen)
+    kept = [memory_of(scored) for scored in chosen]
     while kept:
         share = _share([tokens(_line(m, settings.tokens_max * TOKEN_BYTES) + "\n") for m in kept], left)
         lines = [_line(m, share * TOKEN_BYTES) for m in kept]
@@ -102,3 +104,21 @@ def _line(memory: Memory, bytes_max: int) -> str:
             return ""
         escaped = html.escape(shorten(text, chars), quote=False)
     return f"- [{label}] {escaped}"
+
+
+def memory_of(scored: Scored) -> Memory:
+    """As it is shown."""
+    memory = scored.memory
+    return Memory(
+        id=f"m{memory.id}",
+        kind=memory.kind,  # type: ignore[arg-type]  # the record holds only these kinds
+        text=memory.text,
+        created_ms=memory.created_ms,
+        category=memory.category,
+        score=scored.score,
+        lexical=round(scored.parts["lexical"], 4),
+        vector=round(scored.parts["vector"], 4),
+        session_key=memory.session,
+        run_ids=memory.runs,
+        turn_id=memory.turn_id,
+    )

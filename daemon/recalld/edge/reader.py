@@ -9,24 +9,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from msgspec import Struct
 
 from recalld.core.rank import Counts, Numbers
+from recalld.core.scored import Candidate
 from recalld.edge.embed import DIMENSIONS, Vectors
 from recalld.edge.store import explain
-
-
-class Candidate(Struct, array_like=True):
-    """A memory as recall gives it, in one JSON row."""
-
-    id: int
-    turn_id: int | None
-    kind: str
-    category: str | None
-    text: str
-    created_ms: int
-    session: str | None
-    runs: list[str]
 
 
 class Found(NamedTuple):

@@ -35,6 +35,7 @@ from recalld.service.ingest import Ingest
 from recalld.service.memories import Memories
 from recalld.service.notes import Notes
 from recalld.service.notices import Notices
+from recalld.service.ranking import Ranker
 from recalld.service.recall import Recall
 from recalld.service.rpc import RpcService
 from recalld.service.writer import Writer
@@ -94,7 +95,6 @@ class Daemon:
         """Files, sockets and threads, in order of dependence; the stack closes them in the opposite order."""
         config, counters = self.config, self.counters
         embedder = await anyio.to_thread.run_sync(Embedder)
-        background = load_background()
         identity = f"{embedder.identity} {ANALYSER}"
         self.store = await stack.enter_async_context(_opened_store(data / "recalld.db", identity))
         self.writer = Writer(self.store, counters)
@@ -103,9 +103,8 @@ class Daemon:
         self.recall = Recall(
             readers=lambda: Reader(self.store.path, self.store.model_id),
             embedder=embedder,
-            background=background,
+            ranker=Ranker(load_background()),
             counters=counters,
-            settings=lambda: self.config.recall,
             find=lambda namespace: self.indexing.namespaces.get(namespace),
         )
         self.indexing = Indexing(

@@ -185,7 +185,18 @@ class Ingest:
             answer(ContextBody("skipped", round((time.monotonic() - started) * 1000, 3), reason=reason))
             return
         deadline = started + (event.ttl_ms or config.recall.ttl_ms) / 1000
-        self._recall.ask(Question(f"{event.src} {event.id}", scope.namespace, prompt, started, deadline, answer))
+        self._recall.ask(
+            Question(
+                f"{event.src} {event.id}",
+                scope.namespace,
+                prompt,
+                started,
+                deadline,
+                answer,
+                config.recall,
+                scope.session or "",
+            )
+        )
 
     def _distilled(self, event: Event, at_ms: int) -> Signal | None:
         return distil(event, scope_of(event.ctx, self._config().shared), at_ms)

@@ -14,20 +14,20 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
-import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 
 from recalld import log
-from recalld.core import rank
-from recalld.core.pack import RecallSettings, choose, pack
+from recalld.core.pack import RecallSettings, choose, memory_of, pack
 from recalld.core.race import Race, Runner
+from recalld.core.scored import Scored
 from recalld.core.words import terms
-from recalld.edge.embed import Embedder, Vector
+from recalld.edge.embed import Embedder
 from recalld.edge.lexical import LexicalHits
-from recalld.edge.reader import Candidate, Reader
+from recalld.edge.reader import Reader
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
 from recalld.service.indexing import NamespaceIndex
+from recalld.service.ranking import Ranker, VectorHits
 from recalld.wire.errors import Code
 from recalld.wire.messages import ContextBody, Memory, Status
 
@@ -42,7 +42,7 @@ class Question(Struct, eq=False):
     """What is asked, until when (monotonic seconds), and where the answer goes.
 
     `limit` None: an injection (floor, budget); else a ranked list of so many. `answer` is called once, in one of
-    recall's threads or in the asker's, and must not block.
+    recall's threads or in the asker's, and must not block. `stages`: when each step of it was done.
     """
 
     key: str
@@ -51,22 +51,24 @@ class Question(Struct, eq=False):
     started: float
     deadline: float
     answer: Callable[[ContextBody], None]
+    settings: RecallSettings
+    session: str = ""
     limit: int | None = None
-    terms: list[str] = []
+    terms: list[str] = field(default_factory=list)
+    stages: dict[str, float] = field(default_factory=dict)
+
+    def done(self, stage: str) -> None:
+        self.stages[stage] = time.monotonic()
 
     @property
     def candidates(self) -> int:
         """How many each lane proposes."""
         return max(CANDIDATES, self.limit or 0)
 
-    def cutoff(self, settings: RecallSettings) -> float:
+    @property
+    def cutoff(self) -> float:
         """When the searches must be done, so that the answer can be."""
-        return self.deadline - min(settings.margin_ms / 1000, (self.deadline - self.started) / 3)
-
-
-class VectorHits(Struct):
-    query: Vector
-    ids: list[int]
+        return self.deadline - min(self.settings.margin_ms / 1000, (self.deadline - self.started) / 3)
 
 
 class Recall:
@@ -77,16 +79,14 @@ class Recall:
         *,
         readers: Callable[[], Reader],
         embedder: Embedder,
-        background: rank.Background,
+        ranker: Ranker,
         counters: Counters,
-        settings: Callable[[], RecallSettings],
         find: Callable[[str], NamespaceIndex | None],
     ) -> None:
         self._readers = readers
         self._embedder = embedder
-        self._background = background
+        self._ranker = ranker
         self._counters = counters
-        self._settings = settings
         self._find = find
         self._log = log.get("recall")
         self._lanes: dict[str, SimpleQueue[Question | None]] = {lane: SimpleQueue() for lane in LANES}
@@ -123,7 +123,7 @@ class Recall:
             self._finish(question, "empty", None)
             return
         question.terms = terms(question.query)
-        cutoff = question.cutoff(self._settings())
+        cutoff = question.cutoff
         with self._lock:
             busy = len(self._race) >= WAITING_MAX
             if not busy and not self._race.start(question.key, question, cutoff):
@@ -197,7 +197,16 @@ class Recall:
             self._finish(question, "error", Code.DEADLINE.value)
             return
         try:
-            ranked = self._rank(question, runner.results.get("lexical"), runner.results.get("vector"), reader)
+            question.done("searched")
+            ranked = self._ranker.rank(
+                question.namespace,
+                question.terms,
+                runner.results.get("lexical"),
+                runner.results.get("vector"),
+                reader,
+                question.limit if question.limit is not None else question.settings.floor,
+            )
+            question.done("ranked")
         except StorageError as e:
             self._log.error("recall failed", error=str(e))
             self._finish(question, "error", Code.STORAGE.value)
@@ -207,14 +216,15 @@ class Recall:
         else:
             self._answer(question, ranked, f"{late[0]}_late" if late else None)
 
-    def _answer(self, question: Question, ranked: list[Memory], reason: str | None) -> None:
+    def _answer(self, question: Question, ranked: list[Scored], reason: str | None) -> None:
         status: Status = "partial" if reason else "ok"
         if question.limit is not None:
-            self._finish(question, status, reason, memories=ranked[: question.limit])
+            self._finish(question, status, reason, memories=[memory_of(scored) for scored in ranked[: question.limit]])
             return
-        packed = pack(choose(ranked, self._settings()), self._settings())
+        packed = pack(choose(ranked, question.settings), question.settings)
         if not packed.memories and not reason:
             status = "empty"
+        question.done("packed")
         self._finish(question, status, reason, packed.text, packed.tokens, packed.memories)
 
     def _finish(
@@ -232,35 +242,6 @@ class Recall:
             self._counters.recall(status, reason, elapsed_ms)
         if time.monotonic() > question.deadline:
             self._counters.late += 1
-
-    def _rank(
-        self, question: Question, words: LexicalHits | None, near: VectorHits | None, reader: Reader
-    ) -> list[Memory]:
-        """Score the candidates of both lanes absolutely; those that can be answered with, best first.
-
-        Only they are read as a whole: of sixty candidates a prompt gets a handful.
-        """
-        ids = dict.fromkeys([*(words.ids if words else ()), *(near.ids if near else ())])
-        if not ids:
-            return []
-        found = reader.entries(list(ids))
-        weights = rank.weigh(question.terms, words.df if words else {}, words.docs if words else 0, self._background)
-        lexical = rank.coverages(weights, found.numbers, found.counts)
-        cosine = found.vectors @ near.query if near else np.zeros(len(found.ids), dtype=np.float32)
-        scores = rank.scores(lexical, cosine).round(4)
-        best = sorted(range(len(found.ids)), key=lambda i: (-scores[i], found.ids[i]))
-        if question.limit is None:
-            floor = self._settings().floor
-            best = [i for i in best if scores[i] >= floor]
-        else:
-            best = best[: question.limit]
-        rows = reader.candidates(question.namespace, [found.ids[i] for i in best]) if best else []
-        by_id = {row.id: row for row in rows}
-        return [
-            _memory(row, float(scores[i]), float(lexical[i]), float(cosine[i]))
-            for i in best
-            if (row := by_id.get(found.ids[i])) is not None
-        ]
 
     # -- the lanes
 
@@ -283,25 +264,8 @@ class Recall:
     def _search_words(self, question: Question, index: NamespaceIndex) -> LexicalHits | None:
         if index.lexical is None:  # not made yet, or it could not be
             return None if index.broken else LexicalHits([], {}, 0)
-        weights = rank.weigh(question.terms, {}, 0, self._background)
-        return index.lexical.search(list(weights.idf), question.candidates)
+        return index.lexical.search(self._ranker.searched(question.terms), question.candidates)
 
     def _search_vectors(self, question: Question, index: NamespaceIndex) -> VectorHits:
         vector = self._embedder.embed([question.query])[0]
         return VectorHits(vector, index.vectors.search(vector, question.candidates))
-
-
-def _memory(candidate: Candidate, score: float, lexical: float, cosine: float) -> Memory:
-    return Memory(
-        id=f"m{candidate.id}",
-        kind=candidate.kind,  # type: ignore[arg-type]  # the record holds only these kinds
-        text=candidate.text,
-        created_ms=candidate.created_ms,
-        category=candidate.category,
-        score=score,
-        lexical=round(lexical, 4),
-        vector=round(cosine, 4),
-        session_key=candidate.session,
-        run_ids=candidate.runs,
-        turn_id=candidate.turn_id,
-    )

@@ -116,7 +116,16 @@ class RpcService:
         deadline = started + (request.ttl_ms or SEARCH_TTL_MS) / 1000
         body = await self._asked(
             lambda answer: self._recall.ask(
-                Question(f"rpc {uuid4().hex}", namespace, query, started, deadline, answer, limit=params.limit)
+                Question(
+                    f"rpc {uuid4().hex}",
+                    namespace,
+                    query,
+                    started,
+                    deadline,
+                    answer,
+                    self._config().recall,
+                    limit=params.limit,
+                )
             )
         )
         if body.status == "error":
