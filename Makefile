@@ -5,11 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 SECONDS_FUZZ ?= 60
 ARGS ?=
+FILES ?=
 
-.PHONY: help demo test check format schemas bench fuzz clean
+.PHONY: help demo test check format schemas bench bench-quality fuzz clean
 
 help:  ## show this
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(VENV)/ready: pyproject.toml clients/python/pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "recalld needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
@@ -38,6 +39,9 @@ schemas: $(VENV)/ready  ## export protocol/schemas from the messages
 
 bench: $(VENV)/ready  ## speed, memory and start time, as JSON lines, each beside its floor (about 15 minutes)
 	$(BIN)/python tests/bench/bench.py $(ARGS)
+
+bench-quality: $(VENV)/ready  ## what reaches the prompt, on conversation files (FILES="a.json b.json")
+	$(BIN)/python tests/bench/quality.py $(FILES) $(ARGS)
 
 fuzz: $(VENV)/ready  ## feed damaged messages to the decoders for SECONDS_FUZZ seconds
 	$(BIN)/python tests/fuzz/fuzz_wire.py --seconds $(SECONDS_FUZZ) $(ARGS)
