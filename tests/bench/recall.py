@@ -20,9 +20,8 @@ from bench.figures import emit, middle, spread, summary
 from bench.seed import parts_of, seeded
 from bench.texts import NAMESPACE, Texts
 from daemon_process import DaemonProcess
-from recalld.core.rank import weigh
 from recalld.core.words import terms
-from recalld.edge.embed import load_background
+from recalld.service.ranking import searched
 from recalld.service.recall import CANDIDATES
 from recalld_client import Client, Recall
 
@@ -117,14 +116,13 @@ def captures_into(daemon: DaemonProcess) -> Iterator[dict[str, Any]]:
 
 async def _parts(folder: Path, prompts: list[str], asked: list[Asked]) -> dict[str, list[float]]:
     """Milliseconds of each part by itself, on what the daemon left: one thread, nothing beside it."""
-    background = load_background()
     parts: dict[str, list[float]] = {}
     async with parts_of(folder / "data") as daemon:
         daemon.indexing.open_all()
         index = daemon.indexing.namespaces[NAMESPACE]
         lexical = index.lexical
         assert lexical is not None
-        queries = [list(weigh(terms(prompt), {}, 0, background).idf) for prompt in prompts]
+        queries = [searched(terms(prompt)) for prompt in prompts]
         vectors = [daemon.embedder.embed([prompt])[0] for prompt in prompts]
         parts["embedding"] = floors.timed(lambda prompt: daemon.embedder.embed([prompt]), prompts)
         parts["vector search"] = floors.timed(lambda v: index.vectors.search(v, CANDIDATES), vectors)
@@ -133,7 +131,7 @@ async def _parts(folder: Path, prompts: list[str], asked: list[Asked]) -> dict[s
             list(dict.fromkeys(lexical.search(q, CANDIDATES).ids + index.vectors.search(v, CANDIDATES)))
             for q, v in zip(queries, vectors, strict=True)
         ]
-        parts["fetch"] = floors.timed(daemon.reader.entries, ids)
+        parts["fetch"] = floors.timed(index.features.read, ids)
     sizes = (250 + sum(map(len, prompts)) // len(prompts), _answer_bytes(asked))
     parts["bus echo"] = floors.bus_echo(folder, len(prompts), *sizes)
     parts["socket echo"] = floors.socket_echo(folder, len(prompts), *sizes)

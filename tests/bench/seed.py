@@ -28,7 +28,7 @@ from recalld.edge.files import folder_name
 from recalld.edge.migrations import MIGRATIONS
 from recalld.edge.reader import Reader
 from recalld.edge.store import Store
-from recalld.edge.units import MemoryRow, TurnRow, Unit, turn_unit
+from recalld.edge.units import MemoryRow, TurnRow, Underived, Unit, turn_unit
 from recalld.service.counters import Counters
 from recalld.service.indexing import Indexing
 from recalld.service.writer import Writer
@@ -164,7 +164,7 @@ def _turn(texts: Texts, number: int) -> TurnRow:
 
 
 async def _commit(parts: Parts, turns: list[TurnRow], rows: list[MemoryRow]) -> None:
-    entries = parts.indexing.derive([row.text for row in rows])
+    entries = parts.indexing.derive([Underived(row.text, SPEAKER, ANSWERER) for row in rows])
     of_turn: dict[int, list[int]] = {}
     for place, row in enumerate(rows):
         of_turn.setdefault(row.turn_id or 0, []).append(place)

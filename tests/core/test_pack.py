@@ -13,7 +13,7 @@ SETTINGS = RecallSettings()
 
 def memory(n: int, text: str = "words", score: float = 1.0, turn: int | None = None) -> Scored:
     found = Candidate(n, turn, "turn", None, text, 1_700_000_000_000, None, [])
-    return Scored(found, score, {"lexical": 0.0, "vector": 0.0})
+    return Scored(found, score, {"lexical": 0.0, "window": 0.0})
 
 
 def test_below_the_floor_nothing_is_injected() -> None:

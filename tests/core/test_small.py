@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import random
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recalld.core import rank
 from recalld.core.extract import FACTS_MAX, extract
 from recalld.core.gates import GateSettings, capture_gate, recall_gate
 from recalld.core.race import Race
@@ -190,49 +187,6 @@ def test_terms() -> None:
     assert terms("我喜欢跑步 abc") == ["我喜", "喜欢", "欢跑", "跑步", "abc"]
     assert terms("x" * 65 + " ok") == ["ok"]
     assert terms("") == []
-
-
-def coverage(weights: rank.Weights, memory_terms: list[str]) -> float:
-    numbers = rank.numbers_of(memory_terms)
-    return float(rank.coverages(weights, numbers, np.array([len(numbers)]))[0])
-
-
-BACKGROUND = rank.Background({"the": 0.6, "is": 0.5, "dog": 0.01}, 0.0001)
-
-
-def test_coverage_is_the_weighted_share_of_the_query() -> None:
-    weights = rank.weigh(["the", "dog", "zyx"], {}, 0, BACKGROUND)
-    assert coverage(weights, ["the", "dog", "zyx", "more"]) == pytest.approx(1.0)
-    assert coverage(weights, ["unrelated"]) == 0.0
-    assert coverage(weights, ["zyx"]) > coverage(weights, ["dog"]) > coverage(weights, ["the"]) > 0
-    assert coverage(rank.weigh([], {}, 0, BACKGROUND), ["the"]) == 0.0
-
-
-@given(st.lists(st.text("abcdef", min_size=1, max_size=3), max_size=20), st.integers(0, 10**6), st.data())
-def test_a_score_is_absolute_and_bounded(query: list[str], docs: int, data: st.DataObject) -> None:
-    df = {t: data.draw(st.integers(0, docs)) for t in query}
-    weights = rank.weigh(query, df, docs, BACKGROUND)
-    memory = data.draw(st.lists(st.sampled_from(query or ["x"])))
-    assert 0.0 <= coverage(weights, memory) <= 1.0 + 1e-9
-    assert all(math.isfinite(w) and w >= 0 for w in weights.idf.values())
-    assert len(weights.idf) <= rank.QUERY_TERMS_MAX
-
-
-def test_each_memory_is_scored_by_its_own_terms() -> None:
-    weights = rank.weigh(["dog", "cat"], {}, 0, BACKGROUND)
-    parts = [rank.numbers_of(t) for t in (["dog", "dog"], [], ["dog", "cat", "cow"])]
-    found = rank.coverages(weights, np.concatenate(parts), np.array([len(p) for p in parts]))
-    assert found.tolist() == [coverage(weights, ["dog"]), 0.0, pytest.approx(1.0)]
-    assert rank.scores(found, np.array([-1.0, 0.5, 0.0], dtype=np.float32)).tolist() == [
-        pytest.approx(v) for v in (found[0], 0.5 * rank.VECTOR_WEIGHT, 1.0)
-    ]
-
-
-def test_a_word_that_is_everywhere_in_the_store_loses_its_weight() -> None:
-    rare = rank.weigh(["caro", "dog"], {}, 0, BACKGROUND)
-    common = rank.weigh(["caro", "dog"], {"caro": 90_000}, 100_000, BACKGROUND)
-    assert common.idf["caro"] < common.idf["dog"]
-    assert rare.idf["caro"] > rare.idf["dog"]
 
 
 # -- facts

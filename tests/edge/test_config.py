@@ -130,7 +130,7 @@ def test_an_unknown_key_that_resembles_none(tmp_path: Path) -> None:
     [
         ("RECALLD_DRAIN_MS", "soon", "drain_ms"),
         ("RECALLD_DRAIN_MS", "0", "drain_ms"),
-        ("RECALLD_RECALL__FLOOR", "3", "recall.floor"),
+        ("RECALLD_RECALL__FLOOR", "4", "recall.floor"),
         ("RECALLD_RECALL", "3", "recall"),
         ("RECALLD_RECALL__FLOOR__X", "3", "recall.floor"),
         ("RECALLD_LOG_LEVEL", "loud", "log_level"),

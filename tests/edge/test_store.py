@@ -10,6 +10,7 @@ import anyio
 import numpy as np
 import pytest
 
+from recalld.core.features import encode, features_of
 from recalld.edge.migrations import MIGRATIONS
 from recalld.edge.reader import Reader
 from recalld.edge.store import Store, migrate
@@ -28,7 +29,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 
 def memory(n: int, namespace: str = "a") -> Unit:
-    entry = Entry("term", np.full(256, 1 / 16, dtype=np.float32))
+    entry = Entry("term", np.full(256, 1 / 16, dtype=np.float32), encode(features_of("term", None, None)))
     return memories_unit([MemoryRow(n, namespace, None, "note", "note", f"text {n}", n)], [entry], 1)
 
 
@@ -108,7 +109,7 @@ async def test_ids_are_never_used_again(store: Store, tmp_path: Path) -> None:
     assert again.next_memory_id == 3
     assert again.model_id == 2
     reader = Reader(again.path, again.model_id)
-    assert [row[0] for row in reader.unembedded(10)] == [1]  # another model has yet to derive it
+    assert [row[0] for row in reader.underived(10)] == [1]  # another model has yet to derive it
     reader.close()
     await again.close()
 
@@ -120,9 +121,8 @@ async def test_a_reader_sees_only_the_namespace_it_asks_for(store: Store) -> Non
     assert [c.id for c in reader.candidates("a", [1, 2, 3])] == [1]
     assert reader.candidates("c", [1, 2]) == []
     assert [i for i, _ in reader.terms("b", 0, 10)] == [2]
-    ids, vectors = reader.vectors("a", 0)
-    assert ids == [1]
-    assert vectors.shape == (1, 256)
+    (entry,) = reader.entries("a", 0)
+    assert (entry.id, entry.is_turn, entry.vector.shape) == (1, False, (256,))
     reader.close()
 
 

@@ -12,6 +12,7 @@ import anyio
 import numpy as np
 import pytest
 
+from recalld.core.features import encode, features_of
 from recalld.core.pack import RecallSettings
 from recalld.core.rank import Background
 from recalld.core.words import terms
@@ -75,6 +76,7 @@ class House:
         self.lexical.gate.set()
         self.index.lexical.apply([(n, " ".join(terms(t))) for n, t in enumerate(TEXTS, 1)], [], LexicalState(2, 0))
         self.index.vectors.add([1, 2], np.stack([unit(t) for t in TEXTS]))
+        self.index.features.add(Reader(folder / "r.db", 1).entries("main", 0))
         self.recall = Recall(
             readers=lambda: Reader(folder / "r.db", 1),
             embedder=self.embedder,
@@ -88,7 +90,7 @@ class House:
         store = Store(folder / "r.db")
         await store.open("test")
         rows = [MemoryRow(n, "main", None, "note", "note", text, 0) for n, text in enumerate(TEXTS, 1)]
-        entries = [Entry(" ".join(terms(text)), unit(text)) for text in TEXTS]
+        entries = [Entry(" ".join(terms(text)), unit(text), encode(features_of(text, "Ada", None))) for text in TEXTS]
         assert await store.commit([memories_unit(rows, entries, store.model_id)]) == [None]
         await store.close()
 

@@ -29,7 +29,7 @@ class RecallSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     items_max: Annotated[int, Meta(ge=1, le=50)] = 5
     tokens_max: Annotated[int, Meta(ge=64, le=32_768)] = 768
-    floor: Annotated[float, Meta(ge=0, le=2)] = 0.57
+    floor: Annotated[float, Meta(ge=0, le=3)] = 0.84
     ttl_ms: Ttl = TTL_MS_DEFAULT
     margin_ms: Annotated[int, Meta(ge=1, le=1_000)] = 25
 
@@ -117,7 +117,7 @@ def memory_of(scored: Scored) -> Memory:
         category=memory.category,
         score=scored.score,
         lexical=round(scored.parts["lexical"], 4),
-        vector=round(scored.parts["vector"], 4),
+        vector=round(scored.parts["window"], 4),
         session_key=memory.session,
         run_ids=memory.runs,
         turn_id=memory.turn_id,

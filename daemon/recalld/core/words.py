@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import Stemmer
 
-ANALYSER = "terms-1"  # changes whenever `terms` would give something else; stored terms are then made anew
+ANALYSER = "terms-2"  # changes whenever `terms` would give something else; stored terms are then made anew
 
 # Words of letters and digits; ideographs and kana, which are written without spaces, become overlapping pairs.
 _WORD = re.compile(r"[^\W_]+")
@@ -16,11 +16,30 @@ _POSSESSIVE = re.compile(r"['’](?:s|re|ve|ll|d|m|t)\b")
 _TERM_CHARS_MAX = 64  # longer ones are keys and blobs, which nobody asks for by word
 _stemmer = Stemmer.Stemmer("english")
 
+# The stemmer knows endings only: the commonest forms that have none, after the word they belong to.
+_FORMS = """
+be am is are was were been being|have has had|do does did done|go goes went gone|get got gotten|buy bought
+bring brought|think thought|teach taught|catch caught|fight fought|seek sought|feel felt|keep kept|sleep slept
+leave left|meet met|lose lost|win won|make made|say said|tell told|sell sold|find found|hold held|hear heard
+stand stood|understand understood|build built|send sent|spend spent|lend lent|bend bent|lead led|feed fed|come came
+become became|begin began begun|drink drank drunk|sing sang sung|swim swam swum|ring rang rung|sit sat
+give gave given|eat ate eaten|fall fell fallen|see saw seen|take took taken|know knew known|grow grew grown
+throw threw thrown|fly flew flown|draw drew drawn|write wrote written|drive drove driven|ride rode ridden
+rise rose risen|speak spoke spoken|break broke broken|choose chose chosen|wake woke woken|wear wore worn
+tear tore torn|forget forgot forgotten|hide hid hidden|bite bit bitten|shake shook shaken|mean meant|pay paid
+shoot shot|stick stuck|strike struck|hang hung|dig dug|light lit|deal dealt|dream dreamt|learn learnt|burn burnt
+child children|man men|woman women|person people|mouse mice|foot feet|tooth teeth|life lives|wife wives|knife knives
+good better best|bad worse worst"""
+_IRREGULAR = {
+    form: word for line in re.split(r"[\n|]", _FORMS.strip()) for word, *forms in [line.split()] for form in forms
+}
+
 
 @lru_cache(maxsize=65_536)
-def _stem(word: str) -> str:
-    stem: str = _stemmer.stemWord(word)
-    return stem
+def stem(word: str) -> str:
+    """Of a lower-case word."""
+    found: str = _stemmer.stemWord(_IRREGULAR.get(word, word))
+    return found
 
 
 def terms(text: str) -> list[str]:
@@ -30,7 +49,7 @@ def terms(text: str) -> list[str]:
         if len(word) > _TERM_CHARS_MAX:
             continue
         if word.isascii():
-            found.append(_stem(word))
+            found.append(stem(word))
         else:
             found.extend(_split(word))
     return found
@@ -38,15 +57,15 @@ def terms(text: str) -> list[str]:
 
 def _split(word: str) -> list[str]:
     if not _CJK.search(word):
-        return [_stem(word)]
+        return [stem(word)]
     parts: list[str] = []
     last = 0
     for run in _CJK.finditer(word):
         if run.start() > last:
-            parts.append(_stem(word[last : run.start()]))
+            parts.append(stem(word[last : run.start()]))
         text = run[0]
         parts.extend([text] if len(text) == 1 else [text[i : i + 2] for i in range(len(text) - 1)])
         last = run.end()
     if last < len(word):
-        parts.append(_stem(word[last:]))
+        parts.append(stem(word[last:]))
     return parts

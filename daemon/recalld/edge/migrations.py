@@ -71,7 +71,7 @@ MIGRATIONS: tuple[str, ...] = (
         model_id INTEGER NOT NULL REFERENCES models (id),
         vector BLOB NOT NULL,        -- 256 little-endian 16-bit floats, unit length
         terms TEXT NOT NULL,         -- the text's index terms, separated by blanks
-        numbers BLOB NOT NULL,       -- the distinct ones as 32-bit numbers, for scoring
+        features BLOB NOT NULL,      -- MessagePack: its passages, speakers and terms as numbers, for scoring
         PRIMARY KEY (memory_id, model_id)
     ) WITHOUT ROWID;
     CREATE TABLE tombstones (        -- removed memories, in order: the indexes follow it

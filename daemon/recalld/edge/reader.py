@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from recalld.core.rank import Counts, Numbers
 from recalld.core.scored import Candidate
-from recalld.edge.embed import DIMENSIONS, Vectors
+from recalld.edge.features import Entry, session_number
 from recalld.edge.store import explain
-
-
-class Found(NamedTuple):
-    """What memories are scored by: their ids, unit vectors (n, 256), and terms as numbers, `counts` of each."""
-
-    ids: list[int]
-    vectors: Vectors
-    numbers: Numbers
-    counts: Counts
+from recalld.edge.units import Underived
 
 
 class Reader:
@@ -36,24 +27,6 @@ class Reader:
         except sqlite3.Error as e:
             raise explain(e, path) from None
         self._decode = msgspec.json.Decoder(list[Candidate]).decode
-        self._decode_pairs = msgspec.json.Decoder(list[tuple[int, int]]).decode
-
-    def entries(self, ids: Sequence[int]) -> Found:
-        """What those of these memories that are derived are scored by, in one row: each row read takes the GIL again.
-        Of any namespace: what is given out comes from `candidates`."""
-        sql = (
-            "SELECT json_group_array(json_array(memory_id, length(numbers) / 4)),"
-            " CAST(group_concat(vector, '') AS BLOB), CAST(group_concat(numbers, '') AS BLOB)"
-            " FROM embeddings WHERE model_id = ? AND memory_id IN (SELECT value FROM json_each(?))"
-        )
-        [(found, vectors, numbers)] = self._all(sql, self._model_id, msgspec.json.encode(list(ids)).decode())
-        pairs = np.array(self._decode_pairs(found), dtype=np.int64).reshape(-1, 2)
-        return Found(
-            pairs[:, 0].tolist(),
-            np.frombuffer(vectors or b"", dtype="<f2").reshape(-1, DIMENSIONS).astype(np.float32),
-            np.frombuffer(numbers or b"", dtype="<u4"),
-            pairs[:, 1],
-        )
 
     def candidates(self, namespace: str, ids: Sequence[int]) -> list[Candidate]:
         """The memories with these ids that the namespace has, in one row."""
@@ -67,21 +40,27 @@ class Reader:
         [(found,)] = self._all(sql, namespace, msgspec.json.encode(list(ids)).decode())
         return self._decode(found)
 
-    def vectors(self, namespace: str, above_id: int) -> tuple[list[int], Vectors]:
-        """(ids, unit vectors) of a namespace's memories with an id above `above_id`, in order."""
-        ids: list[int] = []
-        blobs: list[bytes] = []
-        query = (
-            "SELECT m.id, e.vector FROM memories m JOIN embeddings e ON e.memory_id = m.id AND e.model_id = ?"
+    def entries(self, namespace: str, above_id: int) -> Iterator[Entry]:
+        """What a namespace's memories with an id above `above_id` are scored by, in order."""
+        sql = (
+            "SELECT m.id, t.session, m.kind, m.created_ms, e.features, e.vector FROM memories m"
+            " JOIN embeddings e ON e.memory_id = m.id AND e.model_id = ? LEFT JOIN turns t ON t.id = m.turn_id"
             " WHERE m.namespace = ? AND m.id > ? ORDER BY m.id"
         )
         try:
-            for memory_id, blob in self._db.execute(query, (self._model_id, namespace, above_id)):
-                ids.append(memory_id)
-                blobs.append(blob)
+            for memory_id, session, kind, created_ms, features, vector in self._db.execute(
+                sql, (self._model_id, namespace, above_id)
+            ):
+                yield Entry(
+                    memory_id,
+                    session_number(session),
+                    kind == "turn",
+                    created_ms,
+                    features,
+                    np.frombuffer(vector, dtype="<f2"),
+                )
         except sqlite3.Error as e:
             raise explain(e, self._path) from None
-        return ids, np.frombuffer(b"".join(blobs), dtype="<f2").reshape(len(ids), DIMENSIONS).astype(np.float32)
 
     def terms(self, namespace: str, above_id: int, limit: int) -> list[tuple[int, str]]:
         """(memory id, terms) above a memory id, in order."""
@@ -97,13 +76,14 @@ class Reader:
             "SELECT id, memory_id FROM tombstones WHERE namespace = ? AND id > ? ORDER BY id", namespace, above_id
         )
 
-    def unembedded(self, limit: int) -> list[tuple[int, str, str]]:
-        """(id, namespace, text) of memories that have no embedding of this model."""
+    def underived(self, limit: int) -> list[tuple[int, Underived]]:
+        """Memories (by their ids) that have no embedding of this model."""
         sql = (
-            "SELECT m.id, m.namespace, m.text FROM memories m LEFT JOIN embeddings e ON e.memory_id = m.id AND e.model_id = ?"
+            "SELECT m.id, m.text, t.speaker, t.answerer FROM memories m LEFT JOIN turns t ON t.id = m.turn_id"
+            " LEFT JOIN embeddings e ON e.memory_id = m.id AND e.model_id = ?"
             " WHERE e.memory_id IS NULL ORDER BY m.id LIMIT ?"
         )
-        return self._all(sql, self._model_id, limit)
+        return [(row[0], Underived(*row[1:])) for row in self._all(sql, self._model_id, limit)]
 
     def namespaces(self) -> dict[str, int]:
         """Memories by namespace."""

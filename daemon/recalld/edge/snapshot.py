@@ -17,6 +17,7 @@ import numpy as np
 from usearch.index import Index
 
 from recalld.edge.embed import DIMENSIONS
+from recalld.edge.features import ids_and_vectors, write_file
 from recalld.edge.files import checksum, sync_folder, write_atomic
 from recalld.edge.reader import Reader
 from recalld.edge.vectors import SnapshotHeader, read_header
@@ -38,28 +39,35 @@ def build(database: Path, namespace: str, identity: str, folder: Path, threads: 
     for _, memory_id in reader.tombstones(namespace, header.tombstone_id if header else 0):
         if memory_id in index:
             index.remove(memory_id)
-    ids, vectors = reader.vectors(namespace, header.memory_id if header else 0)
-    reader.close()
+    ids, vectors = ids_and_vectors(list(reader.entries(namespace, header.memory_id if header else 0)))
     if ids:
         index.add(np.array(ids, dtype=np.uint64), vectors, threads=threads)
     number = int(header.file.split(".")[0]) + 1 if header else 1
     path = folder / f"{number}.usearch"
     index.save(str(path))
-    with path.open("rb") as f:
-        os.fsync(f.fileno())
-    sync_folder(folder)
     highest = ids[-1] if ids else (header.memory_id if header else 0)
+    features = folder / f"{number}.features"
+    write_file(features, (e for e in reader.entries(namespace, 0) if e.id <= highest), DIMENSIONS)
+    reader.close()
+    for written in (path, features):
+        with written.open("rb") as f:
+            os.fsync(f.fileno())
+    sync_folder(folder)
     new = SnapshotHeader(
         file=path.name,
         checksum=checksum(path),
+        features_checksum=checksum(features),
         identity=identity,
         count=len(index),
         memory_id=highest,
         tombstone_id=tombstone_id,
     )
     write_atomic(folder / "snapshot.json", msgspec.json.encode(new))
-    for old in folder.glob("*.usearch"):  # a daemon that still views one keeps its mapping
-        if old.name != path.name:
+    for old in (
+        *folder.glob("*.usearch"),
+        *folder.glob("*.features"),
+    ):  # a daemon that still views one keeps its mapping
+        if old not in (path, features):
             old.unlink()
     return new
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
-from recalld.core.rank import numbers_of
 from recalld.core.sequence import Source
 from recalld.core.signals import Signal
 from recalld.edge.embed import Vector
@@ -51,10 +50,19 @@ class MemoryRow(Struct):
 
 
 class Entry(Struct, frozen=True):
-    """What a memory is found by."""
+    """What a memory is found and scored by."""
 
     terms: str
     vector: Vector
+    features: bytes
+
+
+class Underived(NamedTuple):
+    """A memory's text, and who speaks in it."""
+
+    text: str
+    speaker: str | None = None
+    answerer: str | None = None
 
 
 TURN_COLUMNS = ", ".join(TurnRow.__struct_fields__)
@@ -134,7 +142,7 @@ def entries_unit(memory_ids: Sequence[int], entries: Sequence[Entry], model_id: 
         (
             "INSERT OR REPLACE INTO embeddings VALUES (?, ?, ?, ?, ?)",
             [
-                (m, model_id, e.vector.astype("<f2").tobytes(), e.terms, numbers_of(e.terms.split()).tobytes())
+                (m, model_id, e.vector.astype("<f2").tobytes(), e.terms, e.features)
                 for m, e in zip(memory_ids, entries, strict=True)
             ],
         )

@@ -33,12 +33,13 @@ class SnapshotHeader(Struct):
 
     file: str
     checksum: str
+    features_checksum: str
     identity: str
     count: int
     memory_id: int
     tombstone_id: int
     dimensions: int = DIMENSIONS
-    version: int = 1
+    version: int = 2
 
 
 class Snapshot:
@@ -53,8 +54,13 @@ class Snapshot:
         self._path = folder / self.header.file
         if self.header.identity != identity:
             raise ValueError(f"{self._path} holds vectors of {self.header.identity}")
-        if checksum(self._path) != self.header.checksum:  # usearch itself loads a damaged body without a word
-            raise ValueError(f"{self._path} does not match its checksum")
+        self.features_path = self._path.with_suffix(".features")
+        for path, expected in (
+            (self._path, self.header.checksum),  # usearch itself loads a damaged body without a word
+            (self.features_path, self.header.features_checksum),
+        ):
+            if checksum(path) != expected:
+                raise ValueError(f"{path} does not match its checksum")
         self._index: Any = None
 
     def open(self) -> None:

@@ -14,13 +14,16 @@ import numpy as np
 
 from recalld import log
 from recalld.config import IndexConfig
+from recalld.core.features import encode, features_of
 from recalld.core.words import terms
-from recalld.edge.embed import Embedder
+from recalld.edge.embed import DIMENSIONS, Embedder
+from recalld.edge.features import Entry as FeatureEntry
+from recalld.edge.features import FeatureIndex, ids_and_vectors, session_number
 from recalld.edge.files import folder_name
 from recalld.edge.lexical import LexicalIndex, LexicalState
 from recalld.edge.reader import Reader
 from recalld.edge.store import Store
-from recalld.edge.units import Entry, MemoryRow, entries_unit
+from recalld.edge.units import Entry, MemoryRow, Underived, entries_unit
 from recalld.edge.vectors import Snapshot, VectorIndex
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
@@ -40,6 +43,7 @@ class NamespaceIndex:
         self.lexical: LexicalIndex | None = None
         self.broken = False  # the word index cannot be written; recall goes on with vectors alone
         self.vectors = VectorIndex()
+        self.features = FeatureIndex(DIMENSIONS)
         self.added: list[tuple[int, str]] = []
         self.removed: list[int] = []
 
@@ -87,11 +91,15 @@ class Indexing:
         except (OSError, ValueError) as e:
             self._not_written(index, e)
         snapshot = self._load_snapshot(index)
-        ids, vectors = self._reader.vectors(namespace, snapshot.header.memory_id if snapshot else 0)
         if snapshot:
-            index.vectors.take(snapshot, ids, vectors)
+            index.features.take(snapshot.features_path)
+        entries = list(self._reader.entries(namespace, snapshot.header.memory_id if snapshot else 0))
+        index.features.add(entries)
+        if snapshot:
+            index.features.remove(m for _, m in self._reader.tombstones(namespace, snapshot.header.tombstone_id))
+            index.vectors.take(snapshot, *ids_and_vectors(entries))
         else:
-            index.vectors.add(ids, vectors)
+            index.vectors.add(*ids_and_vectors(entries))
         self.namespaces[namespace] = index
         return index
 
@@ -130,14 +138,27 @@ class Indexing:
 
     # -- following the record; called in the event loop, after the commit
 
-    def add(self, memories: Sequence[MemoryRow], entries: Sequence[Entry]) -> None:
-        """Memories that are committed, in the order of their ids. Vectors are findable at once, words within commit_ms."""
-        for memory, entry in zip(memories, entries, strict=True):
+    def add(self, memories: Sequence[MemoryRow], entries: Sequence[Entry], sessions: Sequence[str | None]) -> None:
+        """Memories that are committed, in the order of their ids, with the session of each. Vectors are findable at once,
+        words within commit_ms."""
+        for memory, entry, session in zip(memories, entries, sessions, strict=True):
             index = self.namespaces.get(memory.namespace)
             if index is None:
                 index = self.namespaces[memory.namespace] = NamespaceIndex(
                     memory.namespace, self._folder / folder_name(memory.namespace)
                 )
+            index.features.add(
+                [
+                    FeatureEntry(
+                        memory.id,
+                        session_number(session),
+                        memory.kind == "turn",
+                        memory.created_ms,
+                        entry.features,
+                        entry.vector.astype(np.float16),
+                    )
+                ]
+            )
             index.vectors.add([memory.id], entry.vector[None, :])
             index.added.append((memory.id, entry.terms))
         if memories:
@@ -147,6 +168,7 @@ class Indexing:
         """Memories whose removal is committed. Recall does not find them from now on: the record lacks them."""
         if (index := self.namespaces.get(namespace)) is not None and memory_ids:
             index.removed.extend(memory_ids)
+            index.features.remove(memory_ids)
             self._wake.set()
 
     # -- tasks
@@ -204,8 +226,8 @@ class Indexing:
         done, more = 0, True
         while more:
             try:
-                rows = await anyio.to_thread.run_sync(reader.unembedded, DERIVE_ROWS)
-                entries = await anyio.to_thread.run_sync(self.derive, [row[2] for row in rows])
+                rows = await anyio.to_thread.run_sync(reader.underived, DERIVE_ROWS)
+                entries = await anyio.to_thread.run_sync(self.derive, [row[1] for row in rows])
                 await self._writer.write(entries_unit([row[0] for row in rows], entries, self._store.model_id))
             except StorageError:
                 await anyio.sleep(RETRY_SECONDS)
@@ -225,10 +247,13 @@ class Indexing:
         shutil.rmtree(index.folder, ignore_errors=True)
         self._open(namespace)
 
-    def derive(self, texts: list[str]) -> list[Entry]:
-        """What texts are found by. Blocking; for a worker thread."""
-        vectors = self._embedder.embed(texts) if texts else np.empty((0, 0), dtype=np.float32)
-        return [Entry(" ".join(terms(text)), vector) for text, vector in zip(texts, vectors, strict=True)]
+    def derive(self, texts: Sequence[Underived]) -> list[Entry]:
+        """What texts are found and scored by. Blocking; for a worker thread."""
+        vectors = self._embedder.embed([t.text for t in texts]) if texts else np.empty((0, 0), dtype=np.float32)
+        return [
+            Entry(" ".join(terms(t.text)), vector, encode(features_of(*t)))
+            for t, vector in zip(texts, vectors, strict=True)
+        ]
 
     async def _make_snapshots(self) -> None:
         while True:
@@ -269,7 +294,8 @@ class Indexing:
         snapshot = Snapshot(folder, self._identity)
         index.vectors.begin_take()
         reader = Reader(self._store.path, self._store.model_id)
-        ids, vectors = reader.vectors(index.namespace, snapshot.header.memory_id)
+        newer = ids_and_vectors(list(reader.entries(index.namespace, snapshot.header.memory_id)))
         reader.close()
         self._when_idle(snapshot.open)
-        index.vectors.take(snapshot, ids, vectors)
+        index.vectors.take(snapshot, *newer)
+        index.features.take(snapshot.features_path)

@@ -9,7 +9,16 @@ import anyio.to_thread
 import msgspec
 
 from recalld.edge.store import Store
-from recalld.edge.units import MemoryRow, TurnRow, Unit, forget_turn_unit, memories_unit, removal_unit, turn_unit
+from recalld.edge.units import (
+    MemoryRow,
+    TurnRow,
+    Underived,
+    Unit,
+    forget_turn_unit,
+    memories_unit,
+    removal_unit,
+    turn_unit,
+)
 from recalld.service.indexing import Indexing
 from recalld.service.writer import Writer
 
@@ -40,11 +49,12 @@ class Memories:
 
     async def write_turns(self, turns: Sequence[TurnWrite]) -> None:
         """Store turns in one unit; sets their ids. Raises StorageError, and then nothing is stored."""
-        texts = [m.text for t in turns for m in t.memories]
+        texts = [Underived(m.text, t.row.speaker, t.row.answerer) for t in turns for m in t.memories]
         entries = await anyio.to_thread.run_sync(self._indexing.derive, texts)
         async with self._lock:
             unit: Unit = []
             rows: list[MemoryRow] = []
+            sessions: list[str | None] = []
             replaced: dict[int, list[int]] = {}
             memory_id, turn_id = self._store.next_memory_id, self._store.next_turn_id
             for number, turn in enumerate(turns):
@@ -65,15 +75,16 @@ class Memories:
                 unit += turn.release
                 memory_id += len(new)
                 rows += new
+                sessions += [turn.row.session] * len(new)
             await self._writer.write(unit)
             self._store.next_memory_id, self._store.next_turn_id = memory_id, turn_id
-            self._indexing.add(rows, entries)
+            self._indexing.add(rows, entries, sessions)
             for number, ids in replaced.items():
                 self._indexing.remove(turns[number].row.namespace, ids)
 
     async def store_note(self, namespace: str, text: str, category: str, now_ms: int) -> tuple[int, bool]:
         """(id, True), or (id of the same text, False). Raises StorageError."""
-        entries = await anyio.to_thread.run_sync(self._indexing.derive, [text])
+        entries = await anyio.to_thread.run_sync(self._indexing.derive, [Underived(text)])
         async with self._lock:
             known = await self._store.note_by_text(namespace, text)
             if known is not None:
@@ -81,7 +92,7 @@ class Memories:
             row = MemoryRow(self._store.next_memory_id, namespace, None, "note", category, text, now_ms)
             await self._writer.write(memories_unit([row], entries, self._store.model_id))
             self._store.next_memory_id += 1
-            self._indexing.add([row], entries)
+            self._indexing.add([row], entries, [None])
             return row.id, True
 
     async def forget(self, namespace: str, memory_id: int) -> list[int] | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from msgspec import Struct
 
 from recalld.core import rank
 from recalld.core.scored import Scored
 from recalld.edge.embed import Vector
+from recalld.edge.features import FeatureIndex
 from recalld.edge.lexical import LexicalHits
 from recalld.edge.reader import Reader
 
@@ -25,37 +25,36 @@ class Ranker:
     def __init__(self, background: rank.Background) -> None:
         self._background = background
 
-    def searched(self, query_terms: Sequence[str]) -> list[str]:
-        """The terms to search for."""
-        return list(rank.weigh(query_terms, {}, 0, self._background).idf)
-
     def rank(
         self,
         namespace: str,
-        query_terms: Sequence[str],
+        query: str,
         words: LexicalHits | None,
         near: VectorHits | None,
+        features: FeatureIndex,
         reader: Reader,
         wanted: float,
     ) -> list[Scored]:
         """Best first. `wanted`: so many (int), or those with at least this score (float). None: that search was late.
 
-        Only they are read as a whole: of sixty candidates a prompt gets a handful.
+        What was found and its neighbours are scored; only what is wanted is read as a whole: a handful of eighty.
         """
-        ids = dict.fromkeys([*(words.ids if words else ()), *(near.ids if near else ())])
-        if not ids:
+        rows = features.read([*(words.ids if words else ()), *(near.ids if near else ())])
+        if not rows.ids:
             return []
-        found = reader.entries(list(ids))
-        weights = rank.weigh(query_terms, words.df if words else {}, words.docs if words else 0, self._background)
-        lexical = rank.coverages(weights, found.numbers, found.counts)
-        cosine = found.vectors @ near.query if near else np.zeros(len(found.ids), dtype=np.float32)
-        scores = rank.scores(lexical, cosine).round(4)
-        best = sorted(range(len(found.ids)), key=lambda i: (-scores[i], found.ids[i]))
+        asked = rank.understand(query, words.df if words else {}, words.docs if words else 0, self._background)
+        parts = rank.parts(asked, near.query if near else None, rows)
+        scores = rank.scores(parts).round(4)
+        best = sorted(range(len(rows.ids)), key=lambda i: (-scores[i], rows.ids[i]))
         best = best[:wanted] if isinstance(wanted, int) else [i for i in best if scores[i] >= wanted]
-        rows = reader.candidates(namespace, [found.ids[i] for i in best]) if best else []
-        by_id = {row.id: row for row in rows}
+        by_id = {row.id: row for row in reader.candidates(namespace, [rows.ids[i] for i in best])} if best else {}
         return [
-            Scored(row, float(scores[i]), {"lexical": float(lexical[i]), "vector": float(cosine[i])})
+            Scored(row, float(scores[i]), {name: float(values[i]) for name, values in parts.items()})
             for i in best
-            if (row := by_id.get(found.ids[i])) is not None
+            if (row := by_id.get(rows.ids[i])) is not None
         ]
+
+
+def searched(query_terms: Sequence[str]) -> list[str]:
+    """The terms to search for: those that carry a topic, or all where none does."""
+    return [term for term in query_terms if term not in rank.EMPTY_WORDS] or list(query_terms)

@@ -27,7 +27,7 @@ from recalld.edge.reader import Reader
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
 from recalld.service.indexing import NamespaceIndex
-from recalld.service.ranking import Ranker, VectorHits
+from recalld.service.ranking import Ranker, VectorHits, searched
 from recalld.wire.errors import Code
 from recalld.wire.messages import ContextBody, Memory, Status
 
@@ -198,11 +198,14 @@ class Recall:
             return
         try:
             question.done("searched")
+            index = self._find(question.namespace)
+            assert index is not None
             ranked = self._ranker.rank(
                 question.namespace,
-                question.terms,
+                question.query,
                 runner.results.get("lexical"),
                 runner.results.get("vector"),
+                index.features,
                 reader,
                 question.limit if question.limit is not None else question.settings.floor,
             )
@@ -264,7 +267,7 @@ class Recall:
     def _search_words(self, question: Question, index: NamespaceIndex) -> LexicalHits | None:
         if index.lexical is None:  # not made yet, or it could not be
             return None if index.broken else LexicalHits([], {}, 0)
-        return index.lexical.search(self._ranker.searched(question.terms), question.candidates)
+        return index.lexical.search(searched(question.terms), question.candidates)
 
     def _search_vectors(self, question: Question, index: NamespaceIndex) -> VectorHits:
         vector = self._embedder.embed([question.query])[0]

@@ -1,0 +1,327 @@
+"""What the memories of one namespace are scored by, where scoring needs it at once: a memory-mapped file made with the
+vector snapshot, and a tail in memory of what is newer. Reading sixty rows of it takes no statement and no copy of a page.
+
+Rows follow the memories' ids. The turns of a session are linked: a turn's neighbours say what it is about.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from recalld.core.features import NONE, NOTHING, Features, Numbers, Rows
+
+_ALIGNED = 64
+
+Places = npt.NDArray[np.intp]
+_NO_NUMBERS: Numbers = np.empty(0, dtype="<u4")
+_decode = msgspec.msgpack.Decoder(list[Features]).decode
+
+
+class Entry(NamedTuple):
+    """One memory. `session`: what `session_number` gives. `is_turn`: one of the session's turns. `features`: encoded."""
+
+    id: int
+    session: int
+    is_turn: bool
+    created_ms: int
+    features: bytes
+    vector: npt.NDArray[np.float16]
+
+
+def session_number(session: str | None) -> int:
+    """A session as 63 bits; 0 is none."""
+    return (
+        0 if session is None else int.from_bytes(blake2b(session.encode(), digest_size=8).digest(), "little") >> 1 or 1
+    )
+
+
+class _File:
+    """The arrays of a features file, memory-mapped."""
+
+    def __init__(self, path: Path) -> None:
+        data = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
+        size = int(data[:8].view("<u8")[0])
+        index: dict[str, tuple[str, list[int], int]] = msgspec.json.decode(bytes(data[8 : 8 + size]))
+        self._arrays = {}
+        for name, (kind, shape, offset) in index.items():
+            nbytes = int(np.dtype(kind).itemsize * np.prod(shape, dtype=np.int64))
+            self._arrays[name] = data[offset : offset + nbytes].view(kind).reshape(shape)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._arrays[name]
+
+    def encoded(self, rows: Places) -> list[memoryview]:
+        """The features of rows."""
+        data = memoryview(self.blobs)
+        return [data[a:b] for a, b in zip(self.offsets[rows].tolist(), self.offsets[rows + 1].tolist(), strict=True)]
+
+    def said(self, sessions: npt.NDArray[np.int64]) -> list[Numbers]:
+        """The distinct terms of sessions, none of one that is not here."""
+        if not len(self.keys):
+            return [_NO_NUMBERS] * len(sessions)
+        places = np.minimum(np.searchsorted(self.keys, sessions), len(self.keys) - 1)
+        starts, ends = self.word_starts[places].tolist(), self.word_starts[places + 1].tolist()
+        known = (self.keys[places] == sessions).tolist()
+        return [self.words[a:b] if k else _NO_NUMBERS for a, b, k in zip(starts, ends, known, strict=True)]
+
+
+def write_file(path: Path, entries: Iterable[Entry], dimensions: int) -> None:
+    """Write the features of a namespace, in order of the ids."""
+    ids, sessions, created, offsets, blobs, vectors = [], [], [], [0], [], []
+    turns: dict[int, list[int]] = defaultdict(list)
+    for row, entry in enumerate(entries):
+        ids.append(entry.id)
+        sessions.append(entry.session)
+        created.append(entry.created_ms)
+        blobs.append(entry.features)
+        offsets.append(offsets[-1] + len(entry.features))
+        vectors.append(np.asarray(entry.vector, dtype="<f2").tobytes())
+        if entry.is_turn:
+            turns[entry.session].append(row)
+    before, after = np.full(len(ids), NONE, dtype="<i4"), np.full(len(ids), NONE, dtype="<i4")
+    keys = sorted(turns)
+    starts, words, word_starts = [0], [], [0]
+    for key in keys:
+        rows = turns[key]
+        before[rows[1:]], after[rows[:-1]] = rows[:-1], rows[1:]
+        starts.append(starts[-1] + len(rows))
+        said = np.unique(np.concatenate([_numbers_in(blobs[row]) for row in rows]))
+        words.append(said)
+        word_starts.append(word_starts[-1] + len(said))
+    _write_arrays(
+        path,
+        {
+            "ids": np.array(ids, dtype="<i8"),
+            "sessions": np.array(sessions, dtype="<i8"),
+            "created": np.array(created, dtype="<i8"),
+            "before": before,
+            "after": after,
+            "offsets": np.array(offsets, dtype="<i8"),
+            "blobs": np.frombuffer(b"".join(blobs), dtype="u1"),
+            "vectors": np.frombuffer(b"".join(vectors), dtype="<f2").reshape(-1, dimensions),
+            "keys": np.array(keys, dtype="<i8"),
+            "starts": np.array(starts, dtype="<i8"),
+            "turns": np.array([row for key in keys for row in turns[key]], dtype="<i4"),
+            "word_starts": np.array(word_starts, dtype="<i8"),
+            "words": np.concatenate([*words, np.empty(0, dtype="<u4")]),
+        },
+    )
+
+
+def _numbers_in(blob: bytes) -> Numbers:
+    return np.frombuffer(_one(blob).numbers, dtype="<u4")
+
+
+_one = msgspec.msgpack.Decoder(Features).decode
+
+
+def _write_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
+    """Length of the index (8 bytes), the index as JSON, then each array at an aligned offset."""
+    index: dict[str, Any] = {name: (a.dtype.str, a.shape, 0) for name, a in arrays.items()}
+    offset = 8 + len(msgspec.json.encode(index)) + 24 * len(arrays)  # room for the offsets' digits
+    for name, a in arrays.items():
+        offset = -(-offset // _ALIGNED) * _ALIGNED
+        index[name] = (a.dtype.str, a.shape, offset)
+        offset += a.nbytes
+    head = msgspec.json.encode(index)
+    with path.open("wb") as f:
+        f.write(len(head).to_bytes(8, "little") + head)
+        for name, a in arrays.items():
+            f.seek(index[name][2])
+            f.write(np.ascontiguousarray(a).tobytes())
+        f.truncate(max(offset, 1))
+
+
+class _Held:
+    """One file and the tail above it: what a reader sees is of one piece. A row of the tail has a number above the file's."""
+
+    def __init__(self, file: _File | None, dimensions: int) -> None:
+        self.file = file
+        self.dimensions = dimensions
+        self.base = 0 if file is None else len(file.ids)
+        self.tail: list[Entry] = []
+        self.row_of: dict[int, int] = {}  # of the tail, by id
+        self.before: list[int] = []  # of the tail
+        self.after: dict[int, int] = {}  # of any row that the tail follows
+        self.turns: dict[int, list[int]] = {}  # the tail's rows, by session
+        self.removed: set[int] = set()  # rows
+
+    def add(self, entry: Entry) -> None:
+        row, last = self.base + len(self.tail), None
+        if entry.is_turn:
+            last = self._last(entry.session)
+            self.turns.setdefault(entry.session, []).append(row)
+        if last is not None:
+            self.after[last] = row
+        self.before.append(NONE if last is None else last)
+        self.tail.append(entry)
+        self.row_of[entry.id] = row
+
+    def _last(self, session: int) -> int | None:
+        """The row of the newest turn of a session."""
+        if told := self.turns.get(session):
+            return told[-1]
+        place = None if self.file is None else _found(self.file.keys, session)
+        return None if self.file is None or place is None else int(self.file.turns[self.file.starts[place + 1] - 1])
+
+    def remove(self, memory_id: int) -> None:
+        row = self.row_of.get(memory_id)
+        if row is None and self.file is not None:
+            row = _found(self.file.ids, memory_id)
+        if row is None:
+            return
+        self.removed.add(row)
+        if row >= self.base and (entry := self.tail[row - self.base]).is_turn:
+            self.turns[entry.session].remove(row)
+
+    def newer(self, memory_id: int) -> Iterator[Entry]:
+        """What the tail holds above an id."""
+        for row, entry in enumerate(self.tail, self.base):
+            if entry.id > memory_id and row not in self.removed:
+                yield entry
+
+    # -- reading
+
+    def read(self, ids: Iterable[int]) -> Rows:
+        found = np.unique(self._rows(ids))
+        beside = (self._links(found, -1), self._links(found, 1))
+        asked = np.unique(np.concatenate([found, *(rows[rows != NONE] for rows in beside)]))
+        before, after = self._links(asked, -1), self._links(asked, 1)
+        others = np.setdiff1d(np.concatenate([before, after]), asked)
+        rows = np.concatenate([asked, others[others != NONE]])
+        order = np.argsort(rows)
+
+        def place(linked: Places) -> Places:
+            return np.where(
+                linked == NONE, NONE, order[np.searchsorted(rows, linked, sorter=order) % max(len(rows), 1)]
+            )
+
+        return self._gather(rows, len(asked), place(before), place(after)) if len(rows) else NOTHING
+
+    def _rows(self, ids: Iterable[int]) -> Places:
+        wanted = list(ids)
+        rows = [row for memory_id in wanted if (row := self.row_of.get(memory_id)) is not None]
+        if self.file is not None and self.base and len(rows) < len(wanted):
+            sought = np.array(wanted, dtype=np.int64)
+            places = np.minimum(np.searchsorted(self.file.ids, sought), self.base - 1)
+            rows += places[self.file.ids[places] == sought].tolist()
+        return np.array([row for row in rows if row not in self.removed], dtype=np.intp)
+
+    def _links(self, rows: Places, step: int) -> Places:
+        """The neighbour before (-1) or after (1) of each row; one that was removed is stepped over."""
+        linked = np.full(len(rows), NONE, dtype=np.intp)
+        old = rows < self.base
+        if self.file is not None and old.any():
+            linked[old] = (self.file.before if step < 0 else self.file.after)[rows[old]]
+        if self.tail:
+            for n in np.flatnonzero(~old if step < 0 else linked == NONE).tolist():
+                row = int(rows[n])
+                linked[n] = self.before[row - self.base] if step < 0 else self.after.get(row, NONE)
+        if self.removed:
+            gone = [n for n, row in enumerate(linked.tolist()) if row in self.removed]
+            if gone:
+                linked[gone] = self._links(linked[gone], step)
+        return linked
+
+    def _gather(self, rows: Places, asked: int, before: Places, after: Places) -> Rows:
+        old = rows < self.base
+        blobs, session = [], np.zeros(len(rows), dtype=np.int64)
+        ids, created = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
+        vectors = np.empty((len(rows), self.dimensions), dtype=np.float32)
+        if self.file is not None and old.any():
+            at = rows[old]
+            blobs = self.file.encoded(at)
+            ids[old], session[old], created[old] = self.file.ids[at], self.file.sessions[at], self.file.created[at]
+            vectors[old] = self.file.vectors[at]
+        if not old.all():
+            encoded = iter(blobs)
+            entries = [None if row < self.base else self.tail[row - self.base] for row in rows.tolist()]
+            blobs = [next(encoded) if entry is None else entry.features for entry in entries]
+            for n, entry in enumerate(entries):
+                if entry is not None:
+                    ids[n], session[n], created[n], vectors[n] = entry.id, entry.session, entry.created_ms, entry.vector
+        found = _decode(b"\xdd" + len(blobs).to_bytes(4, "big") + b"".join(blobs))
+        counts = np.frombuffer(b"".join([f.counts for f in found]), dtype="<u2")
+        passages = np.array([len(f.speakers) for f in found])
+        told, place = np.unique(session[:asked], return_inverse=True)
+        return Rows(
+            ids=ids[:asked].tolist(),
+            created_ms=created[:asked],
+            before=before,
+            after=after,
+            vectors=vectors,
+            flags=np.array([f.flags for f in found[:asked]], dtype=np.int64),
+            names=[f.names for f in found[:asked]],
+            starts=np.cumsum(passages) - passages,
+            owner=np.repeat(np.arange(len(found)), passages),
+            speaker=np.frombuffer(b"".join([f.speakers for f in found]), dtype=np.uint8),
+            numbers=np.frombuffer(b"".join([f.numbers for f in found]), dtype="<u4"),
+            passage=np.repeat(np.arange(len(counts)), counts),
+            session=place,
+            session_numbers=self._said(told),
+        )
+
+    def _said(self, sessions: npt.NDArray[np.int64]) -> list[Numbers]:
+        """The terms of each session, some of them more than once; none of no session."""
+        said = [_NO_NUMBERS] * len(sessions) if self.file is None else self.file.said(sessions)
+        if self.turns:
+            for n, session in enumerate(sessions.tolist()):
+                if told := self.turns.get(session):
+                    newer = [_numbers_in(self.tail[row - self.base].features) for row in told]
+                    said[n] = np.concatenate([said[n], *newer])
+        return said
+
+
+def _found(ordered: Any, value: int) -> int | None:
+    place = int(ordered.searchsorted(value))
+    return place if place < len(ordered) and ordered[place] == value else None
+
+
+class FeatureIndex:
+    """`read` from any thread; what changes it takes turns."""
+
+    def __init__(self, dimensions: int) -> None:
+        self._lock = threading.Lock()
+        self._held = _Held(None, dimensions)
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Ids are greater than any before."""
+        with self._lock:
+            for entry in entries:
+                self._held.add(entry)
+
+    def remove(self, ids: Iterable[int]) -> None:
+        """They are nobody's neighbours from now on, and say nothing of their session once the file is made anew."""
+        with self._lock:
+            for memory_id in ids:
+                self._held.remove(memory_id)
+
+    def take(self, path: Path) -> None:
+        """Use a file, with what is newer and was added here. Raises ValueError or OSError if it cannot be read."""
+        file = _File(path)
+        last = int(file.ids[-1]) if len(file.ids) else 0
+        with self._lock:
+            held = _Held(file, self._held.dimensions)
+            for entry in self._held.newer(last):
+                held.add(entry)
+            self._held = held
+
+    def read(self, ids: Iterable[int]) -> Rows:
+        """Those of these memories that are there and their neighbours, to be scored; and what their neighbours are."""
+        return self._held.read(ids)
+
+
+def ids_and_vectors(entries: Sequence[Entry]) -> tuple[list[int], npt.NDArray[np.float32]]:
+    """Shapes (n,) and (n, d)."""
+    if not entries:
+        return [], np.empty((0, 0), dtype=np.float32)
+    return [e.id for e in entries], np.stack([e.vector for e in entries]).astype(np.float32)
