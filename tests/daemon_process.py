@@ -32,6 +32,7 @@ class DaemonProcess:
             "HOME": str(folder),
             **{f"RECALLD_{k.upper()}": v for k, v in settings.items()},
         }
+        self.command = [sys.executable, "-m", "recalld", "run"]
         self.process: subprocess.Popen[bytes] | None = None
         self.log_path = folder / "daemon.log"
 
@@ -44,7 +45,7 @@ class DaemonProcess:
             s.settimeout(0.2)
             with self.log_path.open("ab") as log:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-m", "recalld", "run"],
+                    self.command,
                     env={**self.env, "NOTIFY_SOCKET": str(notify)},
                     stderr=log,
                     stdout=log,
@@ -80,7 +81,10 @@ class DaemonProcess:
 
     def __exit__(self, *exc_info: Any) -> None:
         if self.process is not None and self.process.poll() is None:
-            self.stop()
+            try:
+                self.stop()
+            finally:
+                self.kill()
 
 
 async def wait_until(condition: Callable[[], bool], seconds: float = START_SECONDS) -> None:
