@@ -26,5 +26,11 @@ def daemon(short_folder: Path) -> Iterator[DaemonProcess]:
 
 
 @pytest.fixture
+def no_daemon(short_folder: Path) -> DaemonProcess:
+    """The environment of a daemon that was never started."""
+    return DaemonProcess(short_folder)
+
+
+@pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"

@@ -1,7 +1,8 @@
-"""A real daemon of a test's own, in a folder of its own."""
+"""A real daemon of a test's own, in a folder of its own, and the command line beside it."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -15,6 +16,8 @@ from typing import Any
 import anyio
 
 START_SECONDS = 30.0
+COMMAND = [sys.executable, "-m", "recalld"]
+COMMAND_SECONDS = 25.0
 
 
 class DaemonProcess:
@@ -32,6 +35,7 @@ class DaemonProcess:
             "HOME": str(folder),
             **{f"RECALLD_{k.upper()}": v for k, v in settings.items()},
         }
+        self.command = [*COMMAND, "run"]
         self.process: subprocess.Popen[bytes] | None = None
         self.log_path = folder / "daemon.log"
 
@@ -44,7 +48,7 @@ class DaemonProcess:
             s.settimeout(0.2)
             with self.log_path.open("ab") as log:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-m", "recalld", "run"],
+                    self.command,
                     env={**self.env, "NOTIFY_SOCKET": str(notify)},
                     stderr=log,
                     stdout=log,
@@ -80,7 +84,10 @@ class DaemonProcess:
 
     def __exit__(self, *exc_info: Any) -> None:
         if self.process is not None and self.process.poll() is None:
-            self.stop()
+            try:
+                self.stop()
+            finally:
+                self.kill()
 
 
 async def wait_until(condition: Callable[[], bool], seconds: float = START_SECONDS) -> None:
@@ -88,3 +95,30 @@ async def wait_until(condition: Callable[[], bool], seconds: float = START_SECON
     with anyio.fail_after(seconds):
         while not condition():  # noqa: ASYNC110  (conditions of other processes have no event)
             await anyio.sleep(0.01)
+
+
+def cli(process: DaemonProcess, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with the daemon's environment, connected to no terminal."""
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        env={**process.env, **environ},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_SECONDS,
+        check=False,
+    )
+
+
+def cli_json(process: DaemonProcess, *arguments: str) -> Any:
+    result = cli(process, *arguments, "--json")
+    assert result.returncode in (0, 1), result.stderr
+    return json.loads(result.stdout)
+
+
+def one_line(result: subprocess.CompletedProcess[str]) -> str:
+    """The single line on standard error that says what is wrong."""
+    lines = [line for line in result.stderr.splitlines() if line.startswith("recalld: ")]
+    assert len(lines) == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    return lines[0]

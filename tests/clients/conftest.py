@@ -27,3 +27,8 @@ async def fake(anyio_backend: str, runtime_dir: Path) -> AsyncIterator[FakeDaemo
     await daemon.start()
     yield daemon
     await daemon.stop()
+
+
+@pytest.fixture
+def short_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recalld_client.buffer.PAUSE_S", 0.1)

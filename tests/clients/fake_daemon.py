@@ -12,8 +12,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from recalld_client import Client
+
 Map = dict[str, Any]
 PUB, SUB, REQ, REP = 0x20, 0x21, 0x30, 0x31
+CTX = {"agent_id": "main", "session_key": "agent:main:chat"}
 
 
 def handshake(protocol: int) -> bytes:
@@ -201,3 +204,16 @@ class FakeDaemon:
             if reply is not None:
                 payload = json.dumps({"v": 1, "re": request["id"]} | reply).encode()
                 writer.write(frame(body[:4] + payload, tcp=tcp))
+
+
+def connect(fake: FakeDaemon, **kwargs: Any) -> Client:
+    return Client("test", fake.runtime_dir, **kwargs)
+
+
+def emit(client: Client, count: int) -> list[int]:
+    return [client.emit("llm_input", {"prompt": f"number {number}"}, CTX) for number in range(count)]
+
+
+class Spiteful:
+    def __str__(self) -> str:
+        raise RuntimeError("no")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -13,8 +14,8 @@ import pytest
 from recalld.core.features import encode, features_of
 from recalld.edge.migrations import MIGRATIONS
 from recalld.edge.reader import Reader
-from recalld.edge.store import Store, migrate
-from recalld.edge.units import Entry, MemoryRow, Unit, journal_unit, memories_unit, removal_unit
+from recalld.edge.store import Store, WritingConnection, migrate
+from recalld.edge.units import Entry, MemoryRow, Statement, Unit, journal_unit, memories_unit, removal_unit
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
 from recalld.service.writer import Writer
@@ -39,6 +40,26 @@ async def test_a_bad_unit_fails_alone(store: Store) -> None:
     errors = await store.commit([memory(1), bad, memory(2)])
     assert [e is None for e in errors] == [True, False, True]
     assert [r[0] for r in await store.rows("SELECT id FROM memories ORDER BY id")] == [1, 2]
+
+
+@pytest.mark.anyio
+async def test_a_lock_of_others_is_waited_for_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[Sequence[Statement]] = []
+    transact = WritingConnection._transact
+
+    def counted(connection: WritingConnection, statements: Sequence[Statement]) -> None:
+        attempts.append(statements)
+        transact(connection, statements)
+
+    monkeypatch.setattr(WritingConnection, "_transact", counted)
+    assert store._writer is not None
+    await store._writer.execute("PRAGMA busy_timeout = 1")
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        errors = await store.commit([memory(1), memory(2), memory(3)])
+    assert ["another program holds it" in str(e) for e in errors] == [True] * 3
+    assert len(attempts) == 1
+    assert await store.commit([memory(1), memory(2), memory(3)]) == [None] * 3
 
 
 @pytest.mark.anyio
@@ -79,7 +100,7 @@ async def test_the_writer_groups_what_waits_and_reports_a_fault_once(store: Stor
         assert "storage" in counters.faults
         await writer.write(memory(600))
         assert counters.faults == {}
-        writer.stop()
+        tg.cancel_scope.cancel()
 
 
 @pytest.mark.anyio

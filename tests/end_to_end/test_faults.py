@@ -1,4 +1,4 @@
-"""The environment's faults: a full disk, damaged files, a second daemon, a stop that must not wait for ever."""
+"""The environment's faults: a full disk, damaged files, a second daemon, a wrong configuration."""
 
 from __future__ import annotations
 
@@ -237,22 +237,6 @@ def test_a_stale_socket_and_lock_of_a_killed_daemon_do_not_matter(short_folder: 
     with daemon:
         pass
     assert not (daemon.runtime_dir / "rpc.ipc").exists()
-
-
-@pytest.mark.anyio
-async def test_sigterm_drains_open_turns_and_ends_within_its_limit(short_folder: Path) -> None:
-    daemon = DaemonProcess(short_folder, turns__quiet_ms="60000", turns__grace_ms="60000")
-    await anyio.to_thread.run_sync(daemon.start)
-    async with Client(name="gw", runtime_dir=daemon.runtime_dir) as client:
-        await wait_until(lambda: client.connected)
-        turn(client, "r1", "The ladder is behind the shed.")
-        assert await client.flush(20)
-        assert (await client.status())["open_turns"] == 1
-    assert await anyio.to_thread.run_sync(daemon.stop) == 0
-    with sqlite3.connect(f"file:{daemon.data_dir}/recalld.db?mode=ro", uri=True) as db:
-        assert db.execute("SELECT closed_by, outcome FROM turns").fetchall() == [("drain", "captured")]
-        assert db.execute("SELECT count(*) FROM journal").fetchone() == (0,)
-    db.close()
 
 
 @pytest.mark.anyio

@@ -17,6 +17,7 @@ from recalld import config
 from recalld.edge import service_unit
 from recalld.edge.systemd import Notifier
 from recalld.errors import RecalldError
+from recalld.service.app import LEAVE_SECONDS
 
 SHIPPED = Path(__file__).parents[2] / "systemd" / "recalld.service"
 # systemd before 254 does not know these two, says so, and goes on; the back-off is then a constant second.
@@ -84,7 +85,7 @@ def test_the_unit_fits_the_daemons_defaults() -> None:
     settings = dict(
         line.split("=", 1) for line in SHIPPED.read_text().splitlines() if "=" in line and not line.startswith("#")
     )
-    assert int(settings["TimeoutStopSec"]) * 1000 > config.Config().drain_ms
+    assert int(settings["TimeoutStopSec"]) > config.Config().drain_ms / 1000 + LEAVE_SECONDS
     runtime = config.default_runtime_dir({"XDG_RUNTIME_DIR": "/run/user/1"})
     assert runtime == f"/run/user/1/{settings['RuntimeDirectory']}"
     assert "ProtectHome" not in settings  # daily notes are written into agents' workspaces

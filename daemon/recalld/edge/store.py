@@ -24,12 +24,16 @@ _decode_signal = msgspec.msgpack.Decoder(Signal).decode
 _decode_seqs = msgspec.msgpack.Decoder(list[int]).decode
 
 
+def _locked(e: sqlite3.Error | None) -> bool:
+    return e is not None and "locked" in str(e)
+
+
 def explain(e: sqlite3.Error, path: Path) -> StorageError:
     """A SQLite error as a sentence with its remedy."""
     text = str(e)
     if "disk is full" in text or "disk I/O error" in text:
         remedy = "free space on its disk; nothing that was acknowledged is lost"
-    elif "locked" in text:
+    elif _locked(e):
         remedy = "another program holds it: close that program (a backup, a database browser)"
     elif "malformed" in text or "not a database" in text:
         remedy = "it is damaged: move it away and restore a backup, or start with an empty one"
@@ -140,21 +144,25 @@ class Store:
     async def commit(self, units: Sequence[Unit]) -> list[StorageError | None]:
         """Write units in one transaction; if it fails, each on its own. Returns each unit's error, None if it is on disk.
 
+        Where the database is locked by others for BUSY_MS, that is every unit's error: alone it would wait as long again.
         Shielded from cancellation: what may still reach the disk must not be written again.
         """
-        errors: list[StorageError | None] = [None] * len(units)
         with anyio.CancelScope(shield=True):
-            error = await self._transaction([s for unit in units for s in unit])
-            if error is not None:
-                errors = [error] if len(units) == 1 else [await self._transaction(unit) for unit in units]
-        return errors
+            failure = await self._transaction([s for unit in units for s in unit])
+            failures = [failure] * len(units)
+            if failure is not None and len(units) > 1:
+                for number, unit in enumerate(units):
+                    if not _locked(failure):
+                        failure = await self._transaction(unit)
+                    failures[number] = failure
+        return [None if failure is None else explain(failure, self.path) for failure in failures]
 
-    async def _transaction(self, statements: Sequence[Statement]) -> StorageError | None:
+    async def _transaction(self, statements: Sequence[Statement]) -> sqlite3.Error | None:
         assert self._writer is not None
         try:
             await self._writer.transact(statements)
         except sqlite3.Error as e:
-            return explain(e, self.path)
+            return e
         return None
 
     async def checkpoint(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -44,15 +45,25 @@ from recalld.wire.operations import StatusResult
 
 STATUS_SECONDS = 10.0
 STUCK_SECONDS = 5.0  # recall's keeper wakes at least every second
+LEAVE_SECONDS = 8.0  # for what follows the drain: above SQLite's wait for a lock, below what TimeoutStopSec leaves
 SWITCH_SECONDS = 0.0005  # a thread waits this long for the interpreter's lock; at the default 5 ms recall took 217 ms
 
 
 class Daemon:
-    """One life of recalld. `run` returns after a clean drain; `stop` may be called from a signal handler."""
+    """One life of recalld. `run` returns after a clean drain; `stop` may be called from a signal handler.
 
-    def __init__(self, config: Config, reload: Callable[[], Config] | None = None) -> None:
+    `leaving` is called once when no more work is done and `run` waits only for what cannot be cancelled: a commit, threads.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        reload: Callable[[], Config] | None = None,
+        leaving: Callable[[], None] = lambda: None,
+    ) -> None:
         self.config = config
         self._reload = reload
+        self._leaving = leaving
         self.info = DaemonInfo("recalld", recalld.__version__, uuid4().hex)
         self.counters = Counters()
         self._started = time.monotonic()
@@ -67,6 +78,10 @@ class Daemon:
             self._log.warning("stopped before everything was drained; the journal has the rest")
             self._cancel()
         self._stop.set()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve until stopped. Raises RecalldError where the daemon cannot start."""
@@ -87,8 +102,11 @@ class Daemon:
                 self._log.info("start complete", seconds=round(ready_s, 3), memories=self._memories_held())
                 self._notifier.ready(self._summary())
                 task_status.started()
-                await self._stop.wait()
-                await self._drain_and_stop(tg)
+                try:
+                    await self._stop.wait()
+                    await self._drain_and_stop(tg)
+                finally:
+                    self._leaving()
         self._log.info("stop complete")
 
     async def _open(self, stack: AsyncExitStack, data: Path, runtime: Path) -> None:
@@ -206,7 +224,6 @@ class Daemon:
             self._log.warning(
                 "not everything was drained in time; the journal has the rest", drain_ms=self.config.drain_ms
             )
-        self.writer.stop()
         tg.cancel_scope.cancel()
 
     # -- watching
@@ -309,8 +326,13 @@ async def _opened_store(path: Path, identity: str) -> AsyncIterator[Store]:
 
 
 def run(config: Config, reload: Callable[[], Config] | None = None) -> None:
-    """Run the daemon in a new event loop until it is stopped. Raises RecalldError."""
-    daemon = Daemon(config, reload)
+    """Run the daemon in a new event loop until it is stopped. Raises RecalldError.
+
+    Where a thread goes on LEAVE_SECONDS after the drain, the process ends here: with exit code 0 if it was to stop.
+    """
+    limit = threading.Timer(LEAVE_SECONDS, lambda: _leave(0 if daemon.stopping else RecalldError.exit_code))
+    limit.daemon = True  # it must not keep the process alive itself
+    daemon = Daemon(config, reload, limit.start)
     os.umask(0o077)
     allocator.give_back()
     try:
@@ -320,6 +342,17 @@ def run(config: Config, reload: Callable[[], Config] | None = None) -> None:
         if first is not None:
             raise first from group
         raise
+    finally:
+        limit.cancel()
+
+
+def _leave(exit_code: int) -> None:
+    """End the process under threads that do not come to their end. As after a crash, the journal has what was acknowledged."""
+    log.get("daemon").warning(
+        "ended without waiting for a disk that is stuck, or a long rebuild; the journal has the rest",
+        seconds=LEAVE_SECONDS,
+    )
+    os._exit(exit_code)
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

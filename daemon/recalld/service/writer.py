@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import anyio
+import anyio.lowlevel
 
 from recalld import log
 from recalld.edge.store import Store
@@ -25,7 +26,6 @@ class Writer:
         self._counters = counters
         self._waiting: list[tuple[Unit, asyncio.Future[None]]] = []
         self._wake = anyio.Event()
-        self._stopping = False
         self._log = log.get("writer")
 
     async def write(self, unit: Unit) -> None:
@@ -38,11 +38,10 @@ class Writer:
         await done
 
     async def run(self) -> None:
-        """Write until `stop`, then what is left."""
+        """Write until cancelled. A commit under way comes to its end; what waits behind it was acknowledged to nobody."""
         while True:
+            await anyio.lowlevel.checkpoint_if_cancelled()  # a commit is shielded: it does not notice
             if not self._waiting:
-                if self._stopping:
-                    return
                 self._wake = anyio.Event()
                 with anyio.move_on_after(CHECKPOINT_SECONDS):
                     await self._wake.wait()
@@ -69,10 +68,6 @@ class Writer:
             return await self._store.commit(units)
         finally:
             alarm.cancel()
-
-    def stop(self) -> None:
-        self._stopping = True
-        self._wake.set()
 
     async def _checkpoint(self) -> None:
         try:
