@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recalld.core import rank
-from recalld.core.features import Passage, encode, features_of, passages
+from recalld.core.features import WHOLE_CHARS, Passage, cut, encode, features_of, passages
 from recalld.core.words import terms
 from recalld.edge.features import Entry, FeatureIndex, session_number
 
@@ -151,3 +151,15 @@ def test_passages_follow_who_speaks_and_stay_short() -> None:
     long = passages("Ada: " + "A sentence of some words. " * 60, "Ada", None)
     assert len(long) > 3
     assert all(len(p.text) <= 330 for p in long)
+
+
+def test_a_long_turn_is_cut_where_a_line_or_sentence_ends_and_nothing_is_lost() -> None:
+    short = cut([("Ada", "Hi.\nHow are you?"), ("Bo Ek", "Fine.")])
+    assert short == ["Ada: Hi.\nHow are you?\nBo Ek: Fine."]
+    assert cut([("Ada", ""), ("Bo Ek", "Only me.")]) == ["Bo Ek: Only me."]
+    lines = [f"line {n} of some length, about this and about that" for n in range(30)]
+    parts = cut([("Ada", "\n".join(lines)), ("Bo Ek", "A long answer. " * 40)])
+    assert all(part.startswith(("Ada: ", "Bo Ek: ")) and len(part) <= WHOLE_CHARS for part in parts)
+    assert [line.removeprefix("Ada: ") for part in parts for line in part.splitlines() if "line" in line] == lines
+    assert "".join(parts).count("A long answer.") == 40
+    assert [bool(p) for p in cut([("Ada", "x" * 5_000), ("Bo Ek", "y")])] == [True, True]  # nowhere to cut the first

@@ -19,6 +19,8 @@ from msgspec import Struct
 from recalld.core.words import terms
 
 PASSAGE_CHARS = 300
+WHOLE_CHARS = 600  # a turn up to this length is one memory; a longer one is cut into parts
+PART_CHARS = 400
 USER, ANSWERER, NOBODY = 0, 1, 2  # who says a passage
 SAYS_WHEN = 1  # a flag: the text names a time
 
@@ -124,6 +126,26 @@ def features_of(text: str, speaker: str | None, answerer: str | None) -> Feature
     )
 
 
+def cut(said: Sequence[tuple[str, str]]) -> list[str]:
+    """What was said, as (name, text) in order, as the text of one memory, or of several where it is long: parts of about
+    PART_CHARS that end where a line or a sentence does, each with the name of who speaks."""
+    whole = "\n".join(f"{name}: {text}" for name, text in said if text)
+    if len(whole) <= WHOLE_CHARS:
+        return [whole]
+    pieces = [(name, piece.strip()) for name, text in said for line in text.splitlines() for piece in _pieces(line)]
+    chars = sum(len(piece) for _, piece in pieces)
+    size = chars / -(-chars // PART_CHARS)
+    parts: list[str] = []
+    packed, speaking = "", ""
+    for name, piece in pieces:
+        if packed and len(packed) + len(piece) / 2 > size:
+            parts.append(packed)
+            packed, speaking = "", ""
+        told = piece if speaking == name else f"{name}: {piece}"
+        packed, speaking = (f"{packed}\n{told}" if packed else told), name
+    return [*parts, packed]
+
+
 def passages(text: str, speaker: str | None, answerer: str | None) -> list[Passage]:
     """Lines of one speaker put together up to PASSAGE_CHARS; a longer line is cut at its sentences. At least one."""
     parts: list[Passage] = []
@@ -148,4 +170,5 @@ def _passage(saying: int, packed: str) -> Sequence[Passage]:
 
 
 def _pieces(line: str) -> list[str]:
-    return [line] if len(line) <= PASSAGE_CHARS else re.split(r"(?<=[.!?。！？])\s*", line)
+    pieces = [line] if len(line) <= PASSAGE_CHARS else re.split(r"(?<=[.!?。！？])\s*", line)
+    return [piece for piece in pieces if piece.strip()]

@@ -12,6 +12,7 @@ from recalld import log
 from recalld.config import Config
 from recalld.core.clean import shorten
 from recalld.core.extract import extract
+from recalld.core.features import cut
 from recalld.core.gates import PLACE_REASONS, capture_gate
 from recalld.core.scope import scope_of
 from recalld.core.turn import Turn
@@ -212,11 +213,11 @@ def _settled_reason(prior: TurnRow, reason: str | None) -> str | None:
 
 
 def memories_of(row: TurnRow) -> list[NewMemory]:
-    """The turn as one memory, both names in it, and the facts its user stated."""
-    parts = (
+    """The turn, both names in it, as one memory or as parts where it is long; and the facts its user stated."""
+    said = (
         (row.speaker, shorten(row.user, USER_CHARS_MAX)),
         (row.answerer, shorten(row.assistant, ANSWER_CHARS_MAX)),
     )
-    memories = [NewMemory("turn", "\n".join(f"{name}: {text}" for name, text in parts if text))]
+    memories = [NewMemory("turn", text) for text in cut(said)]
     memories += [NewMemory("fact", fact.text, fact.category) for fact in extract(row.user, row.speaker)]
     return memories
