@@ -6,7 +6,7 @@ import io
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -192,6 +192,28 @@ def forget(
         render.dump(result)
     else:
         typer.echo(f"forgotten: {', '.join(result['forgotten'])}" if result["forgotten"] else "it was forgotten before")
+
+
+@app.command()
+def toggle(
+    state: Annotated[Literal["on", "off", "status"], typer.Argument(help="status changes nothing.")],
+    agent: Agent = "main",
+    session: Annotated[str | None, typer.Option("--session", metavar="KEY", help="Such as agent:main:main.")] = None,
+    everywhere: Annotated[bool, typer.Option("--global", help="In all sessions of all agents.")] = False,
+    file: ConfigFile = None,
+    runtime_dir: RuntimeDir = None,
+    as_json: Json = False,
+) -> None:
+    """Turn memory off or on for a session or for all: while it is off nothing is recalled there and no turn is kept."""
+    from recalld import render
+    from recalld.edge import caller
+
+    if (everywhere and session) or not (everywhere or session or state == "status"):
+        raise typer.BadParameter("say where: --session KEY or --global")
+    ctx = {"agent_id": agent, "session_key": session} if session else None
+    with caller.daemon(_load(file, runtime_dir).runtime_path) as client:
+        result = client.toggle(state, ctx, "session" if session else "global")
+    render.dump(result) if as_json else render.toggles(result, session)
 
 
 @app.command()

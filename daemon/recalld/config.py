@@ -19,6 +19,7 @@ import msgspec
 import platformdirs
 from msgspec import Meta, Struct, field
 
+from recalld.core import styles
 from recalld.core.gates import GateSettings
 from recalld.core.pack import RecallSettings
 from recalld.core.turn import Milliseconds, TurnSettings
@@ -127,7 +128,7 @@ def load_with_origins(
         config = msgspec.convert(tree, Config, strict=False)
     except msgspec.ValidationError as e:
         raise ConfigError(_explain(str(e), origins)) from None
-    return _checked(config), origins
+    return _styled(_checked(config), origins), origins
 
 
 def chosen_file(file: Path | None = None, environ: Mapping[str, str] | None = None) -> Path:
@@ -215,7 +216,24 @@ def _keys(kind: type[Struct], prefix: str = "") -> list[str]:
     return found
 
 
+def _styled(config: Config, origins: dict[str, str]) -> Config:
+    """With the recall style in its settings; what it set has the style as its origin."""
+    chosen = {key.removeprefix("recall.") for key in origins if key.startswith("recall.")}
+    styled = styles.resolve(config.recall, chosen)
+    for name in RecallSettings.__struct_fields__:
+        if getattr(styled, name) != getattr(config.recall, name):
+            origins[f"recall.{name}"] = f"style {config.recall.style or 'of recall.query_mode'}"
+    return msgspec.structs.replace(config, recall=styled)
+
+
 def _checked(config: Config) -> Config:
+    for pattern in config.gates.control_patterns:
+        try:
+            re.compile(pattern)
+        except re.error as e:
+            raise ConfigError(
+                f"`gates.control_patterns` has {pattern!r}, which is no regular expression: {e}. Correct it or take it out"
+            ) from None
     if config.rpc.tcp_port:
         try:
             loopback = ipaddress.ip_address(config.rpc.tcp_host).is_loopback

@@ -60,6 +60,15 @@ def one_line(text: object, chars: int = PREVIEW_CHARS) -> str:
     return joined if len(joined) <= chars else f"{joined[: chars - 1]}…"
 
 
+def toggles(result: Row, session: str | None) -> None:
+    lines = [f"memory is {result['global']} everywhere"]
+    if session:
+        lines.append(f"memory is {result['session']} in {plain(session)}")
+    if session and result["global"] == "off" and result["session"] == "on":
+        lines[1] += ", once it is on everywhere"
+    show(*map(Text, lines))
+
+
 # -- status
 
 

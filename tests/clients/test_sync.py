@@ -47,6 +47,7 @@ async def test_everything_a_gateway_does(fake: FakeDaemon) -> None:
                 client.forget("m", CTX),
                 client.status(),
                 client.drain(),
+                client.toggle("status"),
                 client.publish([]),
             ):
                 assert result["op"]
@@ -62,6 +63,7 @@ async def test_everything_a_gateway_does(fake: FakeDaemon) -> None:
         "forget",
         "status",
         "drain",
+        "toggle",
         "publish",
         "search",
     ]

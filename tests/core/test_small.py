@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recalld.core.extract import FACTS_MAX, extract
-from recalld.core.gates import GateSettings, capture_gate, recall_gate
+from recalld.core.gates import GateSettings, capture_gate, length_gate, recall_gate
+from recalld.core.query import Query
 from recalld.core.race import Race
 from recalld.core.scope import Scope, scope_of
 from recalld.core.sequence import Offer, Source
@@ -75,7 +76,7 @@ def test_text_gates() -> None:
     s = scope_of(c, {})
     settings = GateSettings()
     assert recall_gate(s, c, "", settings) == "empty"
-    assert recall_gate(s, c, "ok", settings) == "too_short"
+    assert length_gate(Query("ok"), settings) == "too_short"
     for control in ("/new", "/status now", "HEARTBEAT_OK", "NO_REPLY."):
         assert recall_gate(s, c, control, settings) == "control_text"
         assert capture_gate(s, c, control, "done", settings) == "control_text"

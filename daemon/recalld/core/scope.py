@@ -12,12 +12,19 @@ from recalld.wire.messages import Ctx
 _AGENT_KEY = re.compile(r"^agent:([A-Za-z0-9][A-Za-z0-9_-]{0,63})(?::|$)")
 _GROUP_PARTS = {"group": "group", "channel": "channel", "room": "group"}
 _INTERNAL = re.compile(
-    r"^(?:harness:|internal-session-effects:|dreaming-narrative-)|:(?:memory-capture|active-memory):"
+    r"^(?:agent:[^:]+:)?(?:harness:|internal-session-effects:|dreaming-narrative-)|:(?:memory-capture|active-memory):"
 )
+# agent:<id>:[<channel>:[<account>:]]<kind>:<chat>; a chat's own id may hold colons (Matrix)
+_CHAT_KEY = re.compile(r"^agent:[^:]+(?::[^:]+){0,2}?:(?:direct|dm|group|channel|room):(.+)")
+_THREAD = re.compile(r":(?:thread|topic):.+")
 
 
 class Scope(Struct, frozen=True):
-    """A resolved place: `namespace` isolates memories, `session` isolates turns."""
+    """A resolved place: `namespace` isolates memories, `session` isolates turns.
+
+    `chats`: the chat's id, and with its thread where it has one, in lower case as most hosts write their keys; empty where
+    it is not known.
+    """
 
     agent: str
     namespace: str
@@ -26,6 +33,7 @@ class Scope(Struct, frozen=True):
     subagent: bool
     cron: bool
     internal: bool
+    chats: tuple[str, ...] = ()
 
 
 def agent_of(ctx: Ctx) -> str | None:
@@ -50,4 +58,15 @@ def scope_of(ctx: Ctx, shared: Mapping[str, str]) -> Scope | None:
         subagent="subagent" in parts,
         cron="cron" in parts,
         internal=_INTERNAL.search(key) is not None,
+        chats=_chats(ctx.chat_id or "", key),
     )
+
+
+def _chats(chat_id: str, key: str) -> tuple[str, ...]:
+    found = _CHAT_KEY.match(key)
+    named, of_key = chat_id.strip().casefold(), found[1].casefold() if found else ""
+    thread = _THREAD.search(named) or _THREAD.search(of_key)
+    chat = _THREAD.sub("", named or of_key)
+    if not chat:
+        return ()
+    return (chat, chat + thread[0]) if thread else (chat,)

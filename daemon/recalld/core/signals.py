@@ -42,6 +42,7 @@ KINDS: dict[str, Kind] = {
 class Signal(Struct, omit_defaults=True):
     """One event as the turn machine takes it, and as the journal keeps it until its turn is stored.
 
+    `off`: memory was turned off here when it was heard.
     `at_ms` is when the daemon received it (Unix ms): the machine's only clock. `ts` is when it happened, by the host's.
     """
 
@@ -60,6 +61,7 @@ class Signal(Struct, omit_defaults=True):
     failure: str | None = None
     transcript: str | None = None
     ctx: Ctx | None = None
+    off: bool = False
 
 
 def distil(event: Event, scope: Scope | None, at_ms: int) -> Signal | None:

@@ -86,7 +86,8 @@ _ANSWER_RANK = {Kind.END: 0, Kind.OUTPUT: 1}
 class Turn(Struct):
     """What is known of one turn. `first_ts` and `last_ts` are the host's clock, all else is ours.
 
-    `journal` lists the (src, seq) that the journal keeps until this turn is stored.
+    `journal` lists the (src, seq) that the journal keeps until this turn is stored. `off`: a part of it was heard while
+    memory was turned off.
     """
 
     agent: str
@@ -111,6 +112,7 @@ class Turn(Struct):
     attempts: int = 0
     transcript: str | None = None
     ctx: Ctx = field(default_factory=Ctx)
+    off: bool = False
     journal: list[tuple[str, int]] = field(default_factory=list)
     seqs: dict[str, tuple[int, int]] = field(default_factory=dict)  # per src: first and last seq seen
 
@@ -156,6 +158,7 @@ class Turn(Struct):
         if signal.failure or signal.assistant:
             self.failure = signal.failure
         self.attempts += signal.kind is Kind.END
+        self.off = self.off or signal.off
 
 
 def _merged(old: Ctx, new: Ctx, *, provenance: bool) -> Ctx:

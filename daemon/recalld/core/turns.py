@@ -126,6 +126,7 @@ class Session:
             if turn is None or turn is known or turn.prompted or turn.runs or turn.user != known.user:
                 continue
             known.journal += turn.journal
+            known.off = known.off or turn.off
             self.opened -= 1
             if turn is self.current:
                 self.current = None
@@ -267,6 +268,11 @@ class TurnBook:
         self._opened[signal.agent] = self._opened.get(signal.agent, 0) + session.opened - before
         self._settle(key)
         return held
+
+    def current(self, key: tuple[str, str]) -> Turn | None:
+        """The open turn of a (namespace, session)."""
+        session = self._sessions.get(key)
+        return session.current if session is not None else None
 
     def next_timer(self) -> int | None:
         while self._timers:

@@ -82,5 +82,10 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX tombstones_of_namespace ON tombstones (namespace, id);
     CREATE INDEX tombstones_of_memory ON tombstones (memory_id);
+    CREATE TABLE toggles (           -- where memory is off; both empty: everywhere
+        agent TEXT NOT NULL,
+        session TEXT NOT NULL,
+        PRIMARY KEY (agent, session)
+    ) WITHOUT ROWID;
     """,
 )

@@ -152,6 +152,7 @@ _CTX: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("trigger", ("trigger",)),
     ("channel", ("channel", "messageProvider", "channelId")),
     ("chat_type", ("chatType",)),
+    ("chat_id", ("chatId",)),
     ("sender_id", ("senderId",)),
     ("sender_name", ("senderName",)),
 )

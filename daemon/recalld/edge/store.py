@@ -182,6 +182,10 @@ class Store:
     async def journal(self) -> list[Signal]:
         return [_decode_signal(row[0]) for row in await self.rows("SELECT signal FROM journal ORDER BY id")]
 
+    async def toggled_off(self) -> list[tuple[str, str]]:
+        """The (agent, session) where memory is off."""
+        return [(agent, session) for agent, session in await self.rows("SELECT agent, session FROM toggles")]
+
     # -- reading in service
 
     async def turn_by_runs(self, namespace: str, session: str, runs: Sequence[str]) -> TurnRow | None:

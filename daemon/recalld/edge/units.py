@@ -12,6 +12,8 @@ from recalld.core.sequence import Source
 from recalld.core.signals import Signal
 from recalld.edge.embed import Vector
 
+EVERYWHERE = ("", "")  # the place of the global toggle: no agent has an empty name
+
 Statement = tuple[str, Sequence[Sequence[Any]]]
 Unit = list[Statement]
 
@@ -171,3 +173,9 @@ def forget_turn_unit(turn_id: int) -> Unit:
             [(turn_id,)],
         )
     ]
+
+
+def toggle_unit(place: tuple[str, str], *, on: bool) -> Unit:
+    """Memory on or off for an (agent, session), or EVERYWHERE."""
+    sql = "DELETE FROM toggles WHERE agent = ? AND session = ?" if on else "INSERT OR IGNORE INTO toggles VALUES (?, ?)"
+    return [(sql, [place])]

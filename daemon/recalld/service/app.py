@@ -39,6 +39,7 @@ from recalld.service.notices import Notices
 from recalld.service.ranking import Ranker
 from recalld.service.recall import Recall
 from recalld.service.rpc import RpcService
+from recalld.service.toggles import Toggles
 from recalld.service.writer import Writer
 from recalld.wire.messages import DaemonInfo
 from recalld.wire.operations import StatusResult
@@ -147,6 +148,8 @@ class Daemon:
         stack.callback(self.context.close)
         notices = Notices(self.context.publish, self.info)
         self.memories = Memories(self.store, self.writer, self.indexing)
+        toggles = Toggles(self.store, self.writer)
+        await toggles.restore()
         self.ingest = Ingest(
             store=self.store,
             writer=self.writer,
@@ -154,6 +157,7 @@ class Daemon:
             counters=counters,
             config=lambda: self.config,
             notices=notices,
+            toggles=toggles,
             closed=lambda turn: self.capture.put(turn),
         )
         self.notes = Notes(self.store, self.writer, counters, lambda: self.config)
@@ -178,6 +182,7 @@ class Daemon:
             memories=self.memories,
             recall=self.recall,
             ingest=self.ingest,
+            toggles=toggles,
             counters=counters,
             config=lambda: self.config,
             status=self.status,

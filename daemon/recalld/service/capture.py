@@ -13,7 +13,7 @@ from recalld.config import Config
 from recalld.core.clean import shorten
 from recalld.core.extract import extract
 from recalld.core.features import cut
-from recalld.core.gates import PLACE_REASONS, capture_gate
+from recalld.core.gates import PLACE_REASONS, TOGGLED_OFF, capture_gate
 from recalld.core.scope import scope_of
 from recalld.core.turn import Turn
 from recalld.edge.store import Store
@@ -145,9 +145,11 @@ class Capture:
         prior = await self._store.turn_by_runs(turn.namespace, turn.session, runs)
         user = turn.user or (prior.user if prior else "")
         assistant = turn.assistant or (prior.assistant if prior else "")
+        if turn.off and prior is not None:  # nothing of what was heard meanwhile may enrich what was kept before
+            user, assistant = prior.user, prior.assistant
         config = self._config()
         scope = scope_of(turn.ctx, config.shared)
-        reason = capture_gate(scope, turn.ctx, user, assistant, config.gates)
+        reason = capture_gate(scope, turn.ctx, user, assistant, config.gates, toggled_off=turn.off)
         if not turn.seqs and prior is None:  # a question alone is not kept, so no turn may depend on it
             reason = "prompt_only"
         if prior is not None:
@@ -207,9 +209,10 @@ class Capture:
 
 def _settled_reason(prior: TurnRow, reason: str | None) -> str | None:
     """A late signal enriches a turn; it does not change whether the turn may be kept. What was forgotten stays so."""
-    if prior.reason == "forgotten" or prior.reason in PLACE_REASONS:
+    settled = PLACE_REASONS | {TOGGLED_OFF}
+    if prior.reason == "forgotten" or prior.reason in settled:
         return prior.reason
-    return None if reason in PLACE_REASONS and prior.outcome == "captured" else reason
+    return None if reason in settled and prior.outcome == "captured" else reason
 
 
 def memories_of(row: TurnRow) -> list[NewMemory]:

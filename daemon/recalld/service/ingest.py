@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
@@ -12,8 +13,9 @@ import anyio
 from recalld import log
 from recalld.config import Config
 from recalld.core.clean import clean
-from recalld.core.gates import recall_gate
-from recalld.core.scope import scope_of
+from recalld.core.gates import is_control, length_gate, place_gate, recall_gate
+from recalld.core.query import Query, build, history, wants_context
+from recalld.core.scope import Scope, scope_of
 from recalld.core.sequence import Offer, Source
 from recalld.core.signals import Kind, Signal, distil, last_turn, text_of
 from recalld.core.turn import Turn
@@ -24,6 +26,8 @@ from recalld.errors import StorageError
 from recalld.service.counters import Counters
 from recalld.service.notices import Notices, now_ms
 from recalld.service.recall import Question, Recall
+from recalld.service.recent import Recent
+from recalld.service.toggles import Toggles
 from recalld.service.writer import Writer
 from recalld.wire.codec import UnknownType, decode_event, sender_of
 from recalld.wire.errors import Code, ProtocolError
@@ -70,6 +74,7 @@ class Ingest:
         counters: Counters,
         config: Callable[[], Config],
         notices: Notices,
+        toggles: Toggles,
         closed: Callable[[Turn], Awaitable[None]],
     ) -> None:
         self._store = store
@@ -78,6 +83,9 @@ class Ingest:
         self._counters = counters
         self._config = config
         self._notices = notices
+        self._toggles = toggles
+        self._recent = Recent()
+        self._closing: deque[Turn] = deque()  # closed and remembered, not handed over yet
         self._closed = closed
         self._log = log.get("ingest")
         self._sources: dict[str, Source] = {}
@@ -179,7 +187,12 @@ class Ingest:
         config = self._config()
         scope = scope_of(event.ctx, config.shared)
         prompt = prompt_of(event)
-        reason = "draining" if self.draining else recall_gate(scope, event.ctx, prompt, config.gates)
+        off = self._toggles.off(scope)
+        reason = "draining" if self.draining else recall_gate(scope, event.ctx, prompt, config.gates, toggled_off=off)
+        query = Query(prompt)
+        if reason is None and scope is not None:
+            query = self._query(event, scope, prompt, config)
+            reason = length_gate(query, config.gates)
         if reason is not None or scope is None:
             self._counters.recall("skipped", reason, 0.0)
             answer(ContextBody("skipped", round((time.monotonic() - started) * 1000, 3), reason=reason))
@@ -189,17 +202,38 @@ class Ingest:
             Question(
                 f"{event.src} {event.id}",
                 scope.namespace,
-                prompt,
+                query.text,
                 started,
                 deadline,
                 answer,
                 config.recall,
                 scope.session or "",
+                query.context,
             )
         )
 
+    def _query(self, event: Event, scope: Scope, prompt: str, config: Config) -> Query:
+        """The prompt, with what was said before it where that is wanted: by the host, or else by what was heard here."""
+        if not wants_context(prompt, config.recall):
+            return Query(prompt)
+        messages = event.event.get("messages")
+        said = history(messages) if isinstance(messages, list) else iter(())
+        key = (scope.namespace, scope.session or "")
+        current = self.book.current(key)
+        if current is not None and not self._is_served(current):
+            current = None
+        sources = (said, self._recent.said(key, current))
+        queries = (
+            build(prompt, source, config.recall, lambda text: is_control(text, config.gates)) for source in sources
+        )
+        return next((query for query in queries if query.context), Query(prompt))
+
     def _distilled(self, event: Event, at_ms: int) -> Signal | None:
-        return distil(event, scope_of(event.ctx, self._config().shared), at_ms)
+        scope = scope_of(event.ctx, self._config().shared)
+        signal = distil(event, scope, at_ms)
+        if signal is not None:
+            signal.off = self._toggles.off(scope)
+        return signal
 
     def _count_scope(self, event: Event) -> None:
         scope = scope_of(event.ctx, self._config().shared)
@@ -314,6 +348,9 @@ class Ingest:
             except Exception:  # a defect of ours: one signal is lost, not the daemon, and not again at each start
                 self._log.exception("signal failed", type=signal.type, run_id=signal.run_id)
                 self._counters.errors[Code.INTERNAL.value] += 1
+            self._collect()
+            if signal.type in _RESETS and signal.namespace is not None and signal.session is not None:
+                self._recent.forget((signal.namespace, signal.session))
             if not held and signal.seq is not None and signal.kind is not Kind.BOUNDARY:
                 needless.append((signal.src, signal.seq))
         self._counters.opened.update(self.book.take_opened())
@@ -321,8 +358,21 @@ class Ingest:
         return needless
 
     async def _hand_over(self) -> None:
+        self._collect()
+        while self._closing:
+            await self._closed(self._closing.popleft())
+
+    def _collect(self) -> None:
+        """Take closed turns from the machine, and keep in mind what was said as long as the session goes on."""
         while (turn := self.book.next_close()) is not None:
-            await self._closed(turn)
+            self._closing.append(turn)
+            if turn.closed_by not in _RESETS and self._is_served(turn):
+                self._recent.remember(turn)
+
+    def _is_served(self, turn: Turn) -> bool:
+        """Whether it is a conversation that recall may be asked about: not a heartbeat, not off the record."""
+        config = self._config()
+        return place_gate(scope_of(turn.ctx, config.shared), turn.ctx, config.gates, toggled_off=turn.off) is None
 
     async def run_timers(self) -> None:
         """Close turns when their time comes, until cancelled."""
@@ -348,6 +398,7 @@ class Ingest:
         return count
 
 
+_RESETS = frozenset({"session_end", "before_reset"})
 _SCOPELESS = frozenset({"gateway_start", "gateway_stop", "subagent_spawned", "subagent_ended"})
 
 

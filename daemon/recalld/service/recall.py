@@ -41,6 +41,7 @@ WAITING_MAX = 256  # questions under way; one more is answered E_BUSY at once
 class Question(Struct, eq=False):
     """What is asked, until when (monotonic seconds), and where the answer goes.
 
+    `query`: the asker's own words; `context`: those of recent turns, which help at a lower weight.
     `limit` None: an injection (floor, budget); else a ranked list of so many. `answer` is called once, in one of
     recall's threads or in the asker's, and must not block. `stages`: when each step of it was done.
     """
@@ -53,12 +54,18 @@ class Question(Struct, eq=False):
     answer: Callable[[ContextBody], None]
     settings: RecallSettings
     session: str = ""
+    context: str = ""
     limit: int | None = None
     terms: list[str] = field(default_factory=list)
     stages: dict[str, float] = field(default_factory=dict)
 
     def done(self, stage: str) -> None:
         self.stages[stage] = time.monotonic()
+
+    @property
+    def whole(self) -> str:
+        """Query and context as one text."""
+        return f"{self.query}\n{self.context}" if self.context else self.query
 
     @property
     def candidates(self) -> int:
@@ -122,7 +129,7 @@ class Recall:
         if self._find(question.namespace) is None:
             self._finish(question, "empty", None)
             return
-        question.terms = terms(question.query)
+        question.terms = terms(question.whole)
         cutoff = question.cutoff
         with self._lock:
             busy = len(self._race) >= WAITING_MAX
@@ -270,5 +277,5 @@ class Recall:
         return index.lexical.search(searched(question.terms), question.candidates)
 
     def _search_vectors(self, question: Question, index: NamespaceIndex) -> VectorHits:
-        vector = self._embedder.embed([question.query])[0]
+        vector = self._embedder.embed([question.whole])[0]
         return VectorHits(vector, index.vectors.search(vector, question.candidates))

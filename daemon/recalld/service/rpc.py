@@ -16,13 +16,14 @@ from recalld.config import Config
 from recalld.core.clean import clean
 from recalld.core.scope import scope_of
 from recalld.edge.store import Store
-from recalld.edge.units import MemoryRow
+from recalld.edge.units import EVERYWHERE, MemoryRow
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
 from recalld.service.ingest import Ingest
 from recalld.service.memories import Memories
 from recalld.service.notices import now_ms
 from recalld.service.recall import Question, Recall
+from recalld.service.toggles import SESSIONS_MAX, Toggles
 from recalld.wire import messages as m
 from recalld.wire import operations as o
 from recalld.wire.codec import check_event, convert, decode_request, encode, sender_of
@@ -41,6 +42,7 @@ class RpcService:
         memories: Memories,
         recall: Recall,
         ingest: Ingest,
+        toggles: Toggles,
         counters: Counters,
         config: Callable[[], Config],
         status: Callable[[], Awaitable[o.StatusResult]],
@@ -51,6 +53,7 @@ class RpcService:
         self._memories = memories
         self._recall = recall
         self._ingest = ingest
+        self._toggles = toggles
         self._counters = counters
         self._config = config
         self._status = status
@@ -66,6 +69,7 @@ class RpcService:
             "publish": self._publish,
             "recall": self._get_context,
             "drain": self._drain_turns,
+            "toggle": self._toggle,
         }
 
     async def handle(self, data: bytes, is_tcp: bool) -> bytes:
@@ -215,6 +219,25 @@ class RpcService:
 
     async def _drain_turns(self, request: m.Request, params: o.DrainParams) -> o.DrainResult:
         return o.DrainResult(await self._drain())
+
+    async def _toggle(self, request: m.Request, params: o.ToggleParams) -> o.ToggleResult:
+        scope = scope_of(request.ctx, self._config().shared)
+        session = (scope.agent, scope.session) if scope is not None and scope.session is not None else None
+        if params.scope == "session" and session is None:
+            raise ProtocolError(Code.SCOPE, "`toggle` of a session needs an agent and a session in ctx")
+        place = session if params.scope == "session" and session is not None else EVERYWHERE
+        if params.state == "off" and place is session and self._toggles.session(session) and self._toggles.full:
+            raise ProtocolError(Code.PARAMS, f"state: {SESSIONS_MAX} sessions are off already; turn one on first")
+        if params.state != "status":
+            await self._toggles.turn(place, on=params.state == "on")
+        return o.ToggleResult(
+            all=_switch(self._toggles.everywhere),
+            session=_switch(self._toggles.session(session)) if session is not None else None,
+        )
+
+
+def _switch(on: bool) -> o.Switch:
+    return "on" if on else "off"
 
 
 def _number(memory_id: str) -> int:

@@ -75,6 +75,7 @@ class Ctx(Struct, omit_defaults=True):
     trigger: Name | None = None
     channel: Name | None = None
     chat_type: Name | None = None
+    chat_id: Name | None = None
     sender_id: Name | None = None
     sender_name: Name | None = None
     agent_name: Name | None = None

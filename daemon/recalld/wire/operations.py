@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -104,6 +104,23 @@ class DrainResult(Struct):
     closed: int
 
 
+Switch = Literal["on", "off"]
+
+
+class ToggleParams(Struct):
+    """`status` changes nothing. The session is that of `ctx`."""
+
+    state: Literal["on", "off", "status"]
+    scope: Literal["session", "global"] = "session"
+
+
+class ToggleResult(Struct, omit_defaults=True):
+    """What holds now. Recall and capture work where both are on; `session` is left out where `ctx` names none."""
+
+    all: Switch = msgspec.field(name="global")
+    session: Switch | None = None
+
+
 class StatusResult(Struct):
     """Counts since the store was made (`turns`, `memories`) or since the daemon started (all else)."""
 
@@ -130,6 +147,7 @@ OPERATIONS: dict[str, tuple[type[Struct], type[Struct]]] = {
     "publish": (PublishParams, PublishResult),
     "recall": (RecallParams, ContextBody),
     "drain": (DrainParams, DrainResult),
+    "toggle": (ToggleParams, ToggleResult),
 }
 
 SCHEMAS: dict[str, type[Struct]] = {

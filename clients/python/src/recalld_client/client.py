@@ -194,6 +194,18 @@ class Client:
         """Close the open turns (`closed`); they are stored and findable on return. Raises as `search` does."""
         return await self._call("drain", None, {}, timeout_s)
 
+    async def toggle(
+        self,
+        state: str,
+        ctx: Mapping[str, Any] | None = None,
+        scope: str = "session",
+        *,
+        timeout_s: float | None = None,
+    ) -> Map:
+        """Turn memory `on` or `off` in the session of `ctx`, or in all with the scope `global`; `status` changes nothing.
+        Gives what holds then: `global` and, where `ctx` names a session, `session`. Raises as `search` does."""
+        return await self._call("toggle", ctx, {"state": state, "scope": scope}, timeout_s)
+
     async def publish(self, events: Sequence[Mapping[str, Any]], *, timeout_s: float | None = None) -> Map:
         """Hand over 1 to 100 whole envelopes of kept events; gives `upto` of each `src`. On disk on return. Raises as
         `search` does."""

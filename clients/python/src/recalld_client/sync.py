@@ -127,6 +127,17 @@ class SyncClient:
         """As `Client.drain`."""
         return self._tool(self._client.drain(timeout_s=timeout_s), timeout_s)
 
+    def toggle(
+        self,
+        state: str,
+        ctx: Mapping[str, Any] | None = None,
+        scope: str = "session",
+        *,
+        timeout_s: float | None = None,
+    ) -> Map:
+        """As `Client.toggle`."""
+        return self._tool(self._client.toggle(state, ctx, scope, timeout_s=timeout_s), timeout_s)
+
     def publish(self, events: Sequence[Mapping[str, Any]], *, timeout_s: float | None = None) -> Map:
         """As `Client.publish`."""
         return self._tool(self._client.publish(events, timeout_s=timeout_s), timeout_s)
