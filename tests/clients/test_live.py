@@ -66,6 +66,11 @@ async def test_the_tools(daemon: Daemon) -> None:
         with pytest.raises(RecalldError, match="E_NOT_FOUND"):
             await client.get(stored["id"], ctx)
         assert await client.status()
+        assert await client.toggle("off", ctx) == {"global": "on", "session": "off"}
+        assert (await client.recall(QUESTION, ctx, ttl_ms=2000)).reason == "toggled_off"
+        assert await client.toggle("on", ctx) == {"global": "on", "session": "on"}
+        with pytest.raises(RecalldError, match="E_SCOPE"):
+            await client.toggle("off", {"agent_id": "main"})
 
 
 async def test_events_the_daemon_must_refuse_do_not_hold_up_the_rest(daemon: Daemon) -> None:

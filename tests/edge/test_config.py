@@ -184,6 +184,47 @@ def test_a_file_that_is_named_must_be_there_and_be_toml(tmp_path: Path) -> None:
     assert "is not TOML" in refusal(tmp_path / "bytes.toml")
 
 
+def test_a_pattern_that_is_no_regular_expression_is_named_with_its_key() -> None:
+    message = refusal(environ={"RECALLD_GATES__CONTROL_PATTERNS": '["(?i)beep.*", "(oops"]'})
+    assert "`gates.control_patterns` has '(oops'" in message
+    assert "unterminated subpattern" in message
+    assert "Correct it" in message
+
+
+@pytest.mark.parametrize("key", ["recent_user_chars", "recent_assistant_chars"])
+def test_parts_of_a_query_are_bounded(key: str) -> None:
+    assert f"`recall.{key}`" in refusal(environ={f"RECALLD_RECALL__{key.upper()}": "39"})
+    assert f"`recall.{key}`" in refusal(environ={f"RECALLD_RECALL__{key.upper()}": "1001"})
+
+
+# -- styles
+
+
+def test_a_style_is_in_what_holds_and_is_the_origin_of_what_it_set(tmp_path: Path) -> None:
+    loaded, origins = config.load_with_origins(written(tmp_path, '[recall]\nstyle = "strict"\n'), environ={})
+    assert loaded.recall.floor > Config().recall.floor
+    assert loaded.recall.items_max < Config().recall.items_max
+    assert origins["recall.floor"] == origins["recall.items_max"] == "style strict"
+
+
+def test_a_key_that_is_set_goes_before_the_style_even_at_its_default(tmp_path: Path) -> None:
+    floor = Config().recall.floor
+    file = written(tmp_path, f'[recall]\nstyle = "strict"\nfloor = {floor}\n')
+    loaded, origins = config.load_with_origins(file, environ={})
+    assert loaded.recall.floor == floor
+    assert origins["recall.floor"] == f"file {file}"
+
+
+def test_the_style_of_a_query_mode_is_told() -> None:
+    loaded, origins = config.load_with_origins(environ={"RECALLD_RECALL__QUERY_MODE": "full"})
+    assert loaded.recall.floor < Config().recall.floor
+    assert origins["recall.floor"] == "style of recall.query_mode"
+
+
+def test_an_unknown_style_is_refused() -> None:
+    assert "`recall.style`" in refusal(environ={"RECALLD_RECALL__STYLE": "bold"})
+
+
 # -- the example file
 
 

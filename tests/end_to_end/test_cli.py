@@ -190,3 +190,30 @@ class Listener:
         self._errors = self._process.stderr.read()
         self._process.stdout.close()
         self._process.stderr.close()
+
+
+def test_toggle(daemon: DaemonProcess) -> None:
+    session = ("--session", "agent:main:chat")
+    assert cli_json(daemon, "toggle", "status") == {"global": "on"}
+    assert cli_json(daemon, "toggle", "off", *session) == {"global": "on", "session": "off"}
+    assert cli(daemon, "toggle", "status", *session).stdout == (
+        "memory is on everywhere\nmemory is off in agent:main:chat\n"
+    )
+    with SyncClient("test", daemon.runtime_dir) as client:
+        assert client.ready(10)
+        turn(client, "r1", "My safe is blue.", "I see.")
+        assert client.flush(10)
+        client.drain(timeout_s=SECONDS)
+        ctx = {"agent_id": "main", "session_key": "agent:main:chat"}
+        assert client.recall("What colour is my safe?", ctx, ttl_ms=5_000).reason == "toggled_off"
+    status = cli_json(daemon, "status")
+    assert status["agents"]["main"]["skipped"] == {"toggled_off": 1}
+    assert status["recalls"]["skipped:toggled_off"] == 1
+    daemon.kill()
+    daemon.start()
+    assert cli_json(daemon, "toggle", "status", *session) == {"global": "on", "session": "off"}
+    assert cli_json(daemon, "toggle", "on", *session) == {"global": "on", "session": "on"}
+    assert cli_json(daemon, "toggle", "off", "--global") == {"global": "off"}
+    assert cli(daemon, "toggle", "status", *session).stdout == (
+        "memory is off everywhere\nmemory is on in agent:main:chat, once it is on everywhere\n"
+    )

@@ -20,6 +20,7 @@ from daemon_process import DaemonProcess, cli, cli_json, one_line
         ("show", "m1"),
         ("store", "x"),
         ("forget", "m1", "-y"),
+        ("toggle", "status"),
         ("tail",),
     ],
 )
@@ -109,3 +110,10 @@ def test_config_check(no_daemon: DaemonProcess) -> None:
     assert f"{file}: right" in right.stdout
     assert "drain_ms" in right.stdout
     assert cli(no_daemon, "config", "check", str(no_daemon.folder / "none")).returncode == 2
+
+
+@pytest.mark.parametrize("arguments", [("off",), ("on",), ("off", "--global", "--session", "x"), ("maybe", "--global")])
+def test_toggle_wants_a_place_and_a_state(no_daemon: DaemonProcess, arguments: tuple[str, ...]) -> None:
+    result = cli(no_daemon, "toggle", *arguments)
+    assert result.returncode == 2
+    assert result.stdout == ""

@@ -11,7 +11,7 @@ import pytest
 from recalld.config import Config
 from recalld.core.turn import Turn
 from recalld.edge.store import Store
-from recalld.edge.units import TurnRow
+from recalld.edge.units import TurnRow, turn_unit
 from recalld.errors import StorageError
 from recalld.service import capture as module
 from recalld.service.capture import Capture, memories_of
@@ -45,6 +45,7 @@ class FakeNotes(Notes):
 
 class House:
     def __init__(self, store: Store) -> None:
+        self.store = store
         self.memories = FakeMemories()
         self.counters = Counters()
         self.published: list[Captured] = []
@@ -114,6 +115,49 @@ async def test_a_gate_skips_with_its_reason_and_keeps_no_words(house: House) -> 
     )
     assert found == [("skipped", reason, []) for reason in ("subagent", "chat_type", "control_text")]
     assert all(w.row.user == w.row.assistant == "" for w in house.memories.writes)
+
+
+@pytest.mark.anyio
+async def test_what_was_heard_while_memory_was_off_is_not_kept(house: House) -> None:
+    heard = turn("r1", "I live in Bergen.")
+    heard.off = True
+    assert await house.take(heard) == [("skipped", "toggled_off", [])]
+    assert [c.reason for c in house.published] == ["toggled_off"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("outcome", "reason"), [("captured", None), ("skipped", "toggled_off")])
+async def test_a_late_signal_does_not_change_whether_a_turn_is_on_the_record(
+    house: House, outcome: str, reason: str | None
+) -> None:
+    late = turn("r1", "I live in Bergen. My safe is blue.")
+    late.off = outcome == "captured"  # turned off since; or on again
+    user = "I live in Bergen." if outcome == "captured" else ""
+    row = TurnRow(
+        1,
+        "main",
+        "main",
+        "agent:main:chat",
+        None,
+        1,
+        2,
+        "quiet",
+        "ok",
+        outcome,
+        reason,
+        0,
+        "U",
+        "A",
+        user,
+        "",
+        None,
+        None,
+    )
+    assert await house.store.commit([turn_unit(row, ["r1"], [], [], house.store.model_id, [])]) == [None]
+    ((found, why, texts),) = await house.take(late)
+    assert (found, why) == (outcome, reason)
+    assert "Bergen" in "".join(texts) or outcome == "skipped"
+    assert "safe" not in "".join(texts)
 
 
 @pytest.mark.anyio
