@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -26,9 +27,10 @@ from recalld.service.ingest import Ingest
 from recalld.service.notices import Notices
 from recalld.service.recall import Question, Recall
 from recalld.service.recent import Recent
+from recalld.service.rpc import RpcService
 from recalld.service.toggles import Toggles
 from recalld.service.writer import Writer
-from recalld.wire.messages import ContextBody, Ctx, DaemonInfo, Event
+from recalld.wire.messages import ContextBody, Ctx, DaemonInfo, Event, Reply, Request
 
 pytestmark = pytest.mark.anyio
 
@@ -276,3 +278,27 @@ async def test_so_many_sessions_can_be_off(house: House, monkeypatch: pytest.Mon
         assert not house.toggles.full
         await house.toggles.turn(("main", session), on=False)
     assert house.toggles.full
+    assert await _toggled(house, "off", "c") == {"code": "E_PARAMS"}
+    assert await _toggled(house, "off", "b") == {"global": "on", "session": "off"}
+    assert await _toggled(house, "on", "a") == {"global": "on", "session": "on"}
+    assert await _toggled(house, "off", "c") == {"global": "on", "session": "off"}
+
+
+async def _toggled(house: House, state: str, session: str) -> dict[str, str]:
+    """The result of the operation, or its error's code."""
+    nothing: Any = None
+    service = RpcService(
+        store=house.store,
+        memories=nothing,
+        recall=house.recall,
+        ingest=house.ingest,
+        toggles=house.toggles,
+        counters=house.counters,
+        config=lambda: house.config,
+        status=nothing,
+        drain=nothing,
+        token=None,
+    )
+    request = Request(1, "r", "toggle", Ctx(agent_id="main", session_id=session), {"state": state})
+    reply = msgspec.json.decode(await service.handle(msgspec.json.encode(request), False), type=Reply)
+    return reply.result or {"code": reply.error.code.value if reply.error else ""}

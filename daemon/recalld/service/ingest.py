@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 import anyio
@@ -216,17 +217,17 @@ class Ingest:
         """The prompt, with what was said before it where that is wanted: by the host, or else by what was heard here."""
         if not wants_context(prompt, config.recall):
             return Query(prompt)
+        for_host = partial(is_control, settings=config.gates)
         messages = event.event.get("messages")
-        said = history(messages) if isinstance(messages, list) else iter(())
+        if isinstance(messages, list):
+            query = build(prompt, history(messages), config.recall, for_host)
+            if query.context:
+                return query
         key = (scope.namespace, scope.session or "")
         current = self.book.current(key)
         if current is not None and not self._is_served(current):
             current = None
-        sources = (said, self._recent.said(key, current))
-        queries = (
-            build(prompt, source, config.recall, lambda text: is_control(text, config.gates)) for source in sources
-        )
-        return next((query for query in queries if query.context), Query(prompt))
+        return build(prompt, self._recent.said(key, current), config.recall, for_host)
 
     def _distilled(self, event: Event, at_ms: int) -> Signal | None:
         scope = scope_of(event.ctx, self._config().shared)
