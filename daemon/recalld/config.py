@@ -230,7 +230,7 @@ def _checked(config: Config) -> Config:
     for pattern in config.gates.control_patterns:
         try:
             re.compile(pattern)
-        except re.error as e:
+        except (re.error, OverflowError, RecursionError) as e:
             raise ConfigError(
                 f"`gates.control_patterns` has {pattern!r}, which is no regular expression: {e}. Correct it or take it out"
             ) from None

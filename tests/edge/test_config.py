@@ -184,10 +184,10 @@ def test_a_file_that_is_named_must_be_there_and_be_toml(tmp_path: Path) -> None:
     assert "is not TOML" in refusal(tmp_path / "bytes.toml")
 
 
-def test_a_pattern_that_is_no_regular_expression_is_named_with_its_key() -> None:
-    message = refusal(environ={"RECALLD_GATES__CONTROL_PATTERNS": '["(?i)beep.*", "(oops"]'})
-    assert "`gates.control_patterns` has '(oops'" in message
-    assert "unterminated subpattern" in message
+@pytest.mark.parametrize("pattern", ["(oops", "a{99999999999999999999}", "(?<=a+)b"])
+def test_a_pattern_that_is_no_regular_expression_is_named_with_its_key(pattern: str) -> None:
+    message = refusal(environ={"RECALLD_GATES__CONTROL_PATTERNS": f"['(?i)beep.*', '{pattern}']"})
+    assert f"`gates.control_patterns` has '{pattern}', which is no regular expression: " in message
     assert "Correct it" in message
 
 
