@@ -203,7 +203,7 @@ def test_toggle(daemon: DaemonProcess) -> None:
         assert client.ready(10)
         turn(client, "r1", "My safe is blue.", "I see.")
         assert client.flush(10)
-        client.drain(timeout_s=SECONDS)
+        client.drain(timeout_s=COMMAND_SECONDS)
         ctx = {"agent_id": "main", "session_key": "agent:main:chat"}
         assert client.recall("What colour is my safe?", ctx, ttl_ms=5_000).reason == "toggled_off"
     status = cli_json(daemon, "status")

@@ -144,6 +144,14 @@ def test_nothing_relevant_is_an_answer(house: House) -> None:
     assert (body.status, body.text, body.memories) == ("empty", "", [])
 
 
+def test_a_prompt_without_words_of_its_own_is_found_by_its_context(house: House) -> None:
+    assert house.ask("and since when?", ttl=10)().status == "empty"
+    body = house.ask("and since when?", ttl=10, context="The winter tyres are in the barn?")()
+    assert body.memories[0].id == "m1"
+    assert (body.memories[0].lexical or 0) > 0
+    assert (body.memories[0].vector or 0) > 0
+
+
 def test_another_namespace_has_nothing(house: House) -> None:
     assert house.ask("winter tyres", namespace="other")().status == "empty"
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from recalld.core.query import MESSAGES_MAX, RAW_CHARS_MAX
+from recalld.service.toggles import SESSIONS_MAX
 from recalld.wire import messages
 from recalld.wire.errors import FAULT, REMEDY, Code, ProtocolError
 from recalld.wire.messages import ANSWERS, EVENT_TYPES, KEPT_TYPES, Ctx, Event, Limits, Request
@@ -108,6 +110,11 @@ def test_the_table_of_limits(text: str) -> None:
     assert limits.pop("a stored text") == f"{messages.TEXT_CHARS_MAX} characters"
     assert limits.pop("a query").startswith(f"{messages.QUERY_CHARS_MAX} characters")
     assert limits.pop("`events` of a `publish`, `limit` of a `search`") == f"{messages.LIST_ITEMS_MAX} items"
+    assert (
+        limits.pop("`messages` of a question")
+        == f"the last {MESSAGES_MAX}, and {RAW_CHARS_MAX} characters of them, are read"
+    )
+    assert limits.pop("sessions turned off by `toggle`") == str(SESSIONS_MAX)
     assert limits.pop("nesting of `event` and `params`") == f"{messages.NESTING_MAX} levels"
     assert not limits, "a limit that no test knows"
 

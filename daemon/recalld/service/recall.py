@@ -209,7 +209,7 @@ class Recall:
             assert index is not None
             ranked = self._ranker.rank(
                 question.namespace,
-                question.query,
+                question.whole,
                 runner.results.get("lexical"),
                 runner.results.get("vector"),
                 index.features,
