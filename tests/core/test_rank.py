@@ -32,7 +32,7 @@ def part(name: str, query: str, *told: Entry, df: dict[str, int] | None = None, 
     index.add(told)
     rows = index.read([e.id for e in told])
     known = dict.fromkeys(terms(query), 1) if df is None else df
-    asked = rank.understand(query, known, docs, BACKGROUND)
+    asked = rank.understand(query, "", known, docs, BACKGROUND)
     found = rank.parts(asked, np.eye(DIMENSIONS, dtype=np.float32)[0], rows)
     assert found.keys() == rank.WEIGHTS.keys()
     return dict(zip(rows.ids, found[name].tolist(), strict=True))
@@ -111,16 +111,22 @@ def test_a_name_that_the_namespace_has_never_heard() -> None:
 @given(st.lists(st.text("abcdef", min_size=1, max_size=3), max_size=20), st.integers(0, 10**6), st.data())
 def test_idf_is_finite_whatever_the_store_holds(query: list[str], docs: int, data: st.DataObject) -> None:
     df = {term: data.draw(st.integers(0, docs)) for term in terms(" ".join(query))}
-    asked = rank.understand(" ".join(query), df, docs, BACKGROUND)
+    asked = rank.understand(" ".join(query), "", df, docs, BACKGROUND)
     assert all(math.isfinite(idf) and idf >= 0 for idf in asked.idf.values())
     assert len(asked.idf) <= rank.QUERY_TERMS_MAX
 
 
 def test_a_word_that_is_everywhere_in_the_store_loses_its_weight() -> None:
-    rare = rank.understand("caro dog", {}, 0, BACKGROUND).idf
-    common = rank.understand("caro dog", {"caro": 90_000}, 100_000, BACKGROUND).idf
+    rare = rank.understand("caro dog", "", {}, 0, BACKGROUND).idf
+    common = rank.understand("caro dog", "", {"caro": 90_000}, 100_000, BACKGROUND).idf
     assert rare["caro"] > rare["dog"]
     assert common["caro"] < common["dog"]
+
+
+def test_what_was_said_before_counts_for_less_than_what_is_asked() -> None:
+    asked = rank.understand("and the tuba?", "Ada told of the ferry and of the tuba.", {}, 0, BACKGROUND)
+    assert asked.idf["tuba"] == pytest.approx(asked.idf["ferri"] / rank.CONTEXT)
+    assert rank.understand("and then?", "Xylo Smith", {"and": 1}, 9, BACKGROUND).names_unknown is False
 
 
 @given(st.lists(st.sampled_from(["Ada: dog.", "Ada: cat zyx.\nBo Ek: no.", "Ada: tuba"]), min_size=2, max_size=8))
@@ -128,7 +134,7 @@ def test_a_score_does_not_depend_on_what_else_was_found(texts: list[str]) -> Non
     told = [entry(n, text, f"s{n % 2}", axis=n % 2) for n, text in enumerate(texts, 1)]
     index = FeatureIndex(DIMENSIONS)
     index.add(told)
-    asked = rank.understand("where is the dog zyx", {"dog": 2, "zyx": 1}, 10, BACKGROUND)
+    asked = rank.understand("where is the dog zyx", "", {"dog": 2, "zyx": 1}, 10, BACKGROUND)
     vector = np.eye(DIMENSIONS, dtype=np.float32)[0]
 
     def scored(ids: list[int]) -> dict[int, float]:

@@ -23,6 +23,7 @@ from recalld.core.words import stem, terms
 BACKGROUND_DOCS = 3_000  # weight of the background, in documents
 QUERY_TERMS_MAX = 64  # a prompt of many lines is scored by its 64 rarest terms
 NEIGHBOUR = 0.5  # weight of each neighbour's vector in a turn's window
+CONTEXT = 0.4  # weight of a term that was said before, and not asked
 
 WEIGHTS: Mapping[str, float] = {
     "window": 1.0,  # cosine of the query and of the turn with its neighbours
@@ -81,10 +82,14 @@ class Query(Struct, frozen=True):
     time: Time | None
 
 
-def understand(text: str, df: Mapping[str, int], docs: int, background: Background) -> Query:
-    """`df`: of the query's terms among the namespace's `docs` memories."""
-    found = terms(text)
-    idf = {term: _idf(term, df.get(term, 0), docs, background) for term in dict.fromkeys(found)}
+def understand(text: str, context: str, df: Mapping[str, int], docs: int, background: Background) -> Query:
+    """`context`: what was said before, whose terms count for less. `df`: of the terms of both among the namespace's
+    `docs` memories."""
+    said = dict.fromkeys(terms(text))
+    idf = {
+        term: _idf(term, df.get(term, 0), docs, background) * (1.0 if term in said else CONTEXT)
+        for term in (said | dict.fromkeys(terms(context)) if context else said)
+    }
     if len(idf) > QUERY_TERMS_MAX:
         idf = dict(sorted(idf.items(), key=lambda item: -item[1])[:QUERY_TERMS_MAX])
     content = tuple(term for term in idf if term not in EMPTY_WORDS) or tuple(idf)

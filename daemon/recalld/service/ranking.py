@@ -29,6 +29,7 @@ class Ranker:
         self,
         namespace: str,
         query: str,
+        context: str,
         words: LexicalHits | None,
         near: VectorHits | None,
         features: FeatureIndex,
@@ -42,7 +43,7 @@ class Ranker:
         rows = features.read([*(words.ids if words else ()), *(near.ids if near else ())])
         if not rows.ids:
             return []
-        asked = rank.understand(query, words.df if words else {}, words.docs if words else 0, self._background)
+        asked = rank.understand(query, context, words.df if words else {}, words.docs if words else 0, self._background)
         parts = rank.parts(asked, near.query if near else None, rows)
         scores = rank.scores(parts).round(4)
         best = sorted(range(len(rows.ids)), key=lambda i: (-scores[i], rows.ids[i]))

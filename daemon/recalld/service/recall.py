@@ -209,7 +209,8 @@ class Recall:
             assert index is not None
             ranked = self._ranker.rank(
                 question.namespace,
-                question.whole,
+                question.query,
+                question.context,
                 runner.results.get("lexical"),
                 runner.results.get("vector"),
                 index.features,
