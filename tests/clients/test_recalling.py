@@ -33,6 +33,8 @@ async def test_a_question_gets_its_answer(fake: FakeDaemon) -> None:
         ({"status": "empty", "text": "", "elapsed_ms": 4}, Recall("empty", elapsed_ms=4.0)),
         ({"status": "skipped", "reason": "cron"}, Recall("skipped", reason="cron")),
         ({"status": "partial", "text": "t", "reason": "vector_late"}, Recall("partial", "t", reason="vector_late")),
+        ({"status": "partial", "text": "t", "placement": "system"}, Recall("partial", "t", placement="system")),
+        ({"status": "partial", "text": "t", "placement": 5}, Recall("partial", "t")),
         ({"status": "error", "reason": "E_DEADLINE", "text": "x"}, Recall("error", reason="E_DEADLINE")),
         ({"status": 5, "text": 5, "memories": 5, "tokens": "5", "elapsed_ms": "5"}, Recall("error")),
         ({}, Recall("error")),

@@ -64,6 +64,7 @@ def test_our_own_block_is_removed_whatever_the_memory_said() -> None:
         block = pack(
             [Scored(Candidate(1, None, "note", None, hostile, 0, None, []), 1.0, {"lexical": 1.0, "window": 0.0})],
             RecallSettings(),
+            {},
         ).text
         assert clean(f"{block}\n\n{WORDS}") == WORDS
 

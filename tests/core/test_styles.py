@@ -6,11 +6,17 @@ from typing import get_args
 
 import pytest
 
-from recalld.core.pack import RecallSettings, StyleName, choose
+from recalld.core.choose import choose
+from recalld.core.given import Recent
+from recalld.core.pack import RecallSettings, StyleName
 from recalld.core.scored import Candidate, Scored
 from recalld.core.styles import STYLES, resolve
 
 DEFAULT = RecallSettings()
+
+
+def ids(ranked: list[Scored], settings: RecallSettings) -> list[int]:
+    return [s.memory.id for s in choose(ranked, settings, {}, {}, Recent())]
 
 
 def styled(style: StyleName) -> RecallSettings:
@@ -62,11 +68,11 @@ def test_there_are_never_no_items_and_never_more_than_allowed() -> None:
 
 def test_preference_only_injects_preferences_and_rules() -> None:
     ranked = [found(1, None, "turn"), found(2, "preference"), found(3, "fact"), found(4, "rule", "note")]
-    assert [s.memory.id for s in choose(ranked, styled("preference-only"))] == [2, 4]
-    assert [s.memory.id for s in choose(ranked, DEFAULT)] == [1, 2, 3, 4]
+    assert ids(ranked, styled("preference-only")) == [2, 4]
+    assert ids(ranked, DEFAULT) == [1, 2, 3, 4]
 
 
 def test_a_turn_that_is_left_out_does_not_hide_the_fact_drawn_from_it() -> None:
     turn, fact = found(1, None, "turn"), found(2, "preference")
     turn.memory.turn_id = fact.memory.turn_id = 9
-    assert [s.memory.id for s in choose([turn, fact], styled("preference-only"))] == [2]
+    assert ids([turn, fact], styled("preference-only")) == [2]

@@ -13,7 +13,7 @@ LINES = (
     "104 events of 2 files from 4 publishers in",
     "93 acknowledged, 0 lost",
     "Which fruit am I allergic to?",
-    "Ines: I am allergic to strawberries",
+    "I am allergic to strawberries, so none of those.",
     "late answers 0",
     "all is well: nothing lost, nothing late, every turn accounted for",
 )

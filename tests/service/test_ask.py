@@ -47,6 +47,9 @@ class FakeRecall(Recall):
     def ask(self, question: Question) -> None:
         self.questions.append(question)
 
+    def forget_given(self, agent: str, session: str) -> None:
+        pass
+
 
 class House:
     def __init__(self, store: Store) -> None:

@@ -23,6 +23,7 @@ from recalld.edge.store import Store
 from recalld.edge.units import Entry, MemoryRow, memories_unit
 from recalld.service.counters import Counters
 from recalld.service.indexing import NamespaceIndex
+from recalld.service.injection import Injection
 from recalld.service.ranking import Ranker
 from recalld.service.recall import WAITING_MAX, Question, Recall
 from recalld.wire.messages import ContextBody
@@ -30,6 +31,7 @@ from recalld.wire.messages import ContextBody
 TEXTS = ("Ada: The winter tyres are in the barn.", "Ada: The summer tyres are at the garage in Lund.")
 TTL = 0.4
 SETTINGS = RecallSettings(floor=0.3)
+BACKGROUND = Background({"the": 0.7, "are": 0.4, "in": 0.5}, 0.0001)
 
 
 def unit(text: str) -> Vectors:
@@ -80,7 +82,8 @@ class House:
         self.recall = Recall(
             readers=lambda: Reader(folder / "r.db", 1),
             embedder=self.embedder,
-            ranker=Ranker(Background({"the": 0.7, "are": 0.4, "in": 0.5}, 0.0001)),
+            ranker=Ranker(BACKGROUND),
+            injection=Injection(BACKGROUND, lambda namespace: len(self.index.vectors)),
             counters=self.counters,
             find={"main": self.index}.get,
         )
@@ -104,10 +107,8 @@ class House:
             answered.set()
 
         now = time.monotonic()
-        fields = {"key": f"k{now}", "namespace": "main", **fields}
-        self.recall.ask(
-            Question(query=query, started=now, deadline=now + ttl, answer=answer, settings=SETTINGS, **fields)
-        )
+        fields = {"key": f"k{now}", "namespace": "main", "settings": SETTINGS, **fields}
+        self.recall.ask(Question(query=query, started=now, deadline=now + ttl, answer=answer, **fields))
 
         def wait() -> ContextBody:
             assert answered.wait(20)

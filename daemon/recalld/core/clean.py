@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 
+from recalld.core.block import NOTICE, STYLES
+
 TEXT_CHARS_MAX = 65_536  # a longer text keeps its head and its tail; nothing here is quadratic in it
 
 # Pairs of markers with everything between them. Found by plain search, so that hostile input costs no more than its length.
+_OWN = tuple((style.opening, style.closing) for style in STYLES.values())
 _BLOCKS = (
-    ("<relevant-memories>", "</relevant-memories>"),
-    ("[auto-recall]", "[/auto-recall]"),
-    ("<memory-context>", "</memory-context>"),
+    *_OWN,
     ("<recalled-context>", "</recalled-context>"),
     ("<hot-memories>", "</hot-memories>"),
     ("<relevant-procedures>", "</relevant-procedures>"),
@@ -25,6 +26,12 @@ _BLOCKS = (
     ("<<<EXTERNAL_UNTRUSTED_CONTENT>>>", "<<<END_EXTERNAL_UNTRUSTED_CONTENT>>>"),
     ("<!-- memory-hybrid:", "-->"),
     ("<private>", "</private>"),
+)
+
+# A block of ours, whole or with its end cut off: its lines are known without it.
+_OURS = re.compile(
+    rf"(?:{'|'.join(re.escape(opening) for opening, _ in _OWN)})\n{re.escape(NOTICE)}(?:\n- [^\n]*)*"
+    rf"(?:\n(?:{'|'.join(re.escape(closing) for _, closing in _OWN)}))?"
 )
 
 _HEADINGS = (
@@ -60,6 +67,8 @@ def clean(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
 
     Idempotent. The result is stripped and at most `chars_max` characters long: a bound set before anything else is done.
     """
+    if NOTICE in text:  # before the text is shortened, which could leave a block without its end
+        text = _OURS.sub("", text)
     text = shorten(text, chars_max)
     before = None
     while before != text:  # removing one envelope can put another at the start of a line
@@ -73,6 +82,8 @@ def _pass(text: str) -> str:
         text = _STAMP.sub("", text)
         text = _PREVIOUS_TURN.sub("", text)
         text = _DIRECTIVES.sub("", text)
+    if NOTICE in text:
+        text = _OURS.sub("", text)
     for opening, closing in _BLOCKS:
         text = _strip_block(text, opening, closing)
     text = _METADATA.sub("", text)

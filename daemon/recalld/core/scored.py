@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 
 class Candidate(Struct, array_like=True):
-    """A memory as recall reads it, in one JSON row."""
+    """A memory as recall reads it, in one JSON row. `summary`: what may be shown in place of a long text."""
 
     id: int
     turn_id: int | None
@@ -16,6 +16,7 @@ class Candidate(Struct, array_like=True):
     created_ms: int
     session: str | None
     runs: list[str]
+    summary: str | None = None
 
 
 class Scored(Struct):

@@ -60,6 +60,7 @@ MIGRATIONS: tuple[str, ...] = (
         created_ms INTEGER NOT NULL
     );
     CREATE INDEX memories_of_namespace ON memories (namespace, id);
+    CREATE INDEX digest_of_namespace ON memories (namespace, id) WHERE kind <> 'turn';
     CREATE INDEX memories_of_turn ON memories (turn_id);
     CREATE INDEX notes_by_text ON memories (namespace, text) WHERE kind = 'note';
     CREATE TABLE models (

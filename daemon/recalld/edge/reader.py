@@ -40,6 +40,12 @@ class Reader:
         [(found,)] = self._all(sql, namespace, msgspec.json.encode(list(ids)).decode())
         return self._decode(found)
 
+    def newest(self, namespace: str, limit: int) -> list[Candidate]:
+        """The namespace's newest notes and facts, newest first. No more than `limit` rows are stepped over."""
+        sql = "SELECT id FROM memories WHERE namespace = ? AND kind <> 'turn' ORDER BY id DESC LIMIT ?"
+        found = self.candidates(namespace, [i for (i,) in self._all(sql, namespace, limit)])
+        return sorted(found, key=lambda memory: -memory.id)
+
     def entries(self, namespace: str, above_id: int) -> Iterator[Entry]:
         """What a namespace's memories with an id above `above_id` are scored by, in order."""
         sql = (

@@ -33,6 +33,7 @@ from recalld.service.capture import Capture
 from recalld.service.counters import Counters
 from recalld.service.indexing import Indexing
 from recalld.service.ingest import Ingest
+from recalld.service.injection import Injection
 from recalld.service.memories import Memories
 from recalld.service.notes import Notes
 from recalld.service.notices import Notices
@@ -119,10 +120,12 @@ class Daemon:
         self.writer = Writer(self.store, counters)
         reader = Reader(self.store.path, self.store.model_id)
         stack.callback(reader.close)
+        background = load_background()
         self.recall = Recall(
             readers=lambda: Reader(self.store.path, self.store.model_id),
             embedder=embedder,
-            ranker=Ranker(load_background()),
+            ranker=Ranker(background),
+            injection=Injection(background, self._held),
             counters=counters,
             find=lambda namespace: self.indexing.namespaces.get(namespace),
         )
@@ -276,6 +279,10 @@ class Daemon:
 
     def _memories_held(self) -> int:
         return sum(len(i.vectors) for i in self.indexing.namespaces.values())
+
+    def _held(self, namespace: str) -> int:
+        index = self.indexing.namespaces.get(namespace)
+        return len(index.vectors) if index else 0
 
     def _summary(self) -> str:
         recalls = sum(n for status, n in self.counters.recalls.items() if ":" not in status)

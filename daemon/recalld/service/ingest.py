@@ -210,6 +210,9 @@ class Ingest:
                 config.recall,
                 scope.session or "",
                 query.context,
+                scope.agent,
+                event.ctx.session_id,
+                event.ctx.run_id or "",
             )
         )
 
@@ -244,19 +247,25 @@ class Ingest:
     def _keep_distilled(self, event: Event) -> None:
         assert event.seq is not None
         self._count_scope(event)
-        self._keep(Kept(event.src, event.seq, event.type, self._distilled(event, now_ms())))
+        is_new = self._keep(Kept(event.src, event.seq, event.type, self._distilled(event, now_ms())))
+        if is_new and event.type in _OUT_OF_SIGHT:  # now, not once it is on disk: the next prompt may come before
+            scope = scope_of(event.ctx, self._config().shared)
+            if scope is not None and scope.session is not None:
+                self._recall.forget_given(scope.agent, scope.session)
 
-    def _keep(self, kept: Kept) -> None:
+    def _keep(self, kept: Kept) -> bool:
+        """Take it in; False if it is there already, or there is no room."""
         if len(self._inbox) >= INBOX_MAX:
             self._counters.ignored["overload"] += 1
-            return
+            return False
         offer = self._source(kept.src).offer(kept.seq)
         if offer is Offer.NEW:
             self._inbox.append(kept)
-            return
+            return True
         self._counters.ignored["duplicate"] += 1
         if offer is Offer.STORED:
             self._stored_already.add(kept.src)
+        return False
 
     async def publish_events(self, events: Iterable[Event]) -> dict[str, int]:
         """The rpc way in: returns `upto` by src when all are on disk. Raises StorageError, or ProtocolError(E_BUSY)."""
@@ -400,6 +409,8 @@ class Ingest:
 
 
 _RESETS = frozenset({"session_end", "before_reset"})
+# After these the model does not see what its session was given before.
+_OUT_OF_SIGHT = frozenset({"session_start", "session_end", "before_reset", "before_compaction", "after_compaction"})
 _SCOPELESS = frozenset({"gateway_start", "gateway_stop", "subagent_spawned", "subagent_ended"})
 
 

@@ -17,9 +17,8 @@ from typing import Any
 from msgspec import Struct, field
 
 from recalld import log
-from recalld.core.pack import RecallSettings, choose, memory_of, pack
+from recalld.core.pack import RecallSettings, memory_of
 from recalld.core.race import Race, Runner
-from recalld.core.scored import Scored
 from recalld.core.words import terms
 from recalld.edge.embed import Embedder
 from recalld.edge.lexical import LexicalHits
@@ -27,9 +26,10 @@ from recalld.edge.reader import Reader
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
 from recalld.service.indexing import NamespaceIndex
+from recalld.service.injection import Injection
 from recalld.service.ranking import Ranker, VectorHits, searched
 from recalld.wire.errors import Code
-from recalld.wire.messages import ContextBody, Memory, Status
+from recalld.wire.messages import ContextBody, Status
 
 LANES = ("vector", "lexical")  # the longer one begins first
 CANDIDATES = 16  # from each lane; with 32 as many evidence turns are injected (.603), 0.5 ms later
@@ -43,7 +43,8 @@ class Question(Struct, eq=False):
 
     `query`: the asker's own words; `context`: those of recent turns, which help at a lower weight.
     `limit` None: an injection (floor, budget); else a ranked list of so many. `answer` is called once, in one of
-    recall's threads or in the asker's, and must not block. `stages`: when each step of it was done.
+    recall's threads or in the asker's, and must not block. `session` names the agent's conversation,
+    `session_id` its transcript. `stages`: when each step of it was done.
     """
 
     key: str
@@ -55,6 +56,9 @@ class Question(Struct, eq=False):
     settings: RecallSettings
     session: str = ""
     context: str = ""
+    agent: str = ""
+    session_id: str | None = None
+    run_id: str = ""
     limit: int | None = None
     terms: list[str] = field(default_factory=list)
     stages: dict[str, float] = field(default_factory=dict)
@@ -87,12 +91,14 @@ class Recall:
         readers: Callable[[], Reader],
         embedder: Embedder,
         ranker: Ranker,
+        injection: Injection,
         counters: Counters,
         find: Callable[[str], NamespaceIndex | None],
     ) -> None:
         self._readers = readers
         self._embedder = embedder
         self._ranker = ranker
+        self._injection = injection
         self._counters = counters
         self._find = find
         self._log = log.get("recall")
@@ -124,6 +130,10 @@ class Recall:
             thread.join(timeout=5)
 
     # -- from the event loop
+
+    def forget_given(self, agent: str, session: str) -> None:
+        """See `Injection.forget`."""
+        self._injection.forget((agent, session))
 
     def ask(self, question: Question) -> None:
         if self._find(question.namespace) is None:
@@ -203,6 +213,8 @@ class Recall:
         if len(late) == len(LANES):
             self._finish(question, "error", Code.DEADLINE.value)
             return
+        reason = f"{late[0]}_late" if late else None
+        words = runner.results.get("lexical")
         try:
             question.done("searched")
             index = self._find(question.namespace)
@@ -211,13 +223,19 @@ class Recall:
                 question.namespace,
                 question.query,
                 question.context,
-                runner.results.get("lexical"),
+                words,
                 runner.results.get("vector"),
                 index.features,
                 reader,
                 question.limit if question.limit is not None else question.settings.floor,
             )
             question.done("ranked")
+            if question.limit is None:
+                body = self._injection.compose(question, ranked, words, reader, reason)
+            else:
+                memories = [memory_of(scored) for scored in ranked[: question.limit]]
+                body = ContextBody("partial" if reason else "ok", 0.0, reason=reason, memories=memories)
+            question.done("packed")
         except StorageError as e:
             self._log.error("recall failed", error=str(e))
             self._finish(question, "error", Code.STORAGE.value)
@@ -225,32 +243,16 @@ class Recall:
             self._log.exception("recall failed")
             self._finish(question, "error", Code.INTERNAL.value)
         else:
-            self._answer(question, ranked, f"{late[0]}_late" if late else None)
+            self._send(question, body)
 
-    def _answer(self, question: Question, ranked: list[Scored], reason: str | None) -> None:
-        status: Status = "partial" if reason else "ok"
-        if question.limit is not None:
-            self._finish(question, status, reason, memories=[memory_of(scored) for scored in ranked[: question.limit]])
-            return
-        packed = pack(choose(ranked, question.settings), question.settings)
-        if not packed.memories and not reason:
-            status = "empty"
-        question.done("packed")
-        self._finish(question, status, reason, packed.text, packed.tokens, packed.memories)
+    def _finish(self, question: Question, status: Status, reason: str | None) -> None:
+        self._send(question, ContextBody(status, 0.0, reason=reason))
 
-    def _finish(
-        self,
-        question: Question,
-        status: Status,
-        reason: str | None,
-        text: str = "",
-        tokens: int = 0,
-        memories: list[Memory] | None = None,
-    ) -> None:
-        elapsed_ms = round((time.monotonic() - question.started) * 1000, 3)
-        question.answer(ContextBody(status, elapsed_ms, text, tokens, reason, memories or []))
+    def _send(self, question: Question, body: ContextBody) -> None:
+        body.elapsed_ms = round((time.monotonic() - question.started) * 1000, 3)
+        question.answer(body)
         if question.limit is None:  # a tool's search is not a recall
-            self._counters.recall(status, reason, elapsed_ms)
+            self._counters.recall(body.status, body.reason, body.elapsed_ms)
         if time.monotonic() > question.deadline:
             self._counters.late += 1
 

@@ -150,6 +150,7 @@ class Memory(Struct, omit_defaults=True):
 
 
 Status = Literal["ok", "partial", "empty", "skipped", "error"]
+Placement = Literal["prepend", "append", "system"]
 
 
 class ContextBody(Struct, omit_defaults=True):
@@ -161,6 +162,7 @@ class ContextBody(Struct, omit_defaults=True):
     tokens: int = 0
     reason: str | None = None
     memories: list[Memory] = msgspec.field(default_factory=list)
+    placement: Placement = "prepend"
 
 
 class Context(ContextBody, kw_only=True, omit_defaults=True):

@@ -46,6 +46,8 @@ class Recall:
     """Milliseconds: the daemon's own figure where it answered, else the time waited here."""
     tokens: int = 0
     """Estimated tokens of `text`."""
+    placement: str = "prepend"
+    """Where the person wants the text: `prepend` or `append` to the prompt, or `system`, in the system prompt."""
 
     def __bool__(self) -> bool:
         return bool(self.text)
@@ -55,6 +57,7 @@ def recall_of(answer: Map) -> Recall:
     """The payload of a `context`. Fields of the wrong type are read as left out."""
     status, text, memories = answer.get("status"), answer.get("text"), answer.get("memories")
     reason, elapsed_ms, tokens = answer.get("reason"), answer.get("elapsed_ms"), answer.get("tokens")
+    placement = answer.get("placement")
     return Recall(
         status=status if isinstance(status, str) else "error",
         text=text if isinstance(text, str) and status in ("ok", "partial") else "",
@@ -62,6 +65,7 @@ def recall_of(answer: Map) -> Recall:
         reason=reason if isinstance(reason, str) else None,
         elapsed_ms=float(elapsed_ms) if isinstance(elapsed_ms, (int, float)) else 0.0,
         tokens=tokens if isinstance(tokens, int) else 0,
+        placement=placement if isinstance(placement, str) else "prepend",
     )
 
 
