@@ -22,7 +22,9 @@ sys.path[0] = str(Path(__file__).parents[1])
 
 from calibration.scored import FORMER, PARTS, Array, Seen, keep, see  # noqa: E402
 from recalld.core import rank  # noqa: E402
-from recalld.core.pack import RecallSettings, choose, pack  # noqa: E402
+from recalld.core.choose import choose  # noqa: E402
+from recalld.core.given import Recent  # noqa: E402
+from recalld.core.pack import RecallSettings, pack  # noqa: E402
 from recalld.core.scored import Scored  # noqa: E402
 from recalld.edge.embed import Embedder, load_background  # noqa: E402
 from recalld.edge.recordings import conversation  # noqa: E402
@@ -161,7 +163,7 @@ def figures_of(seen: Seen, model: Model) -> Array:
             Scored(kept.memories[i], float(scores[i]), dict.fromkeys(PARTS, 0.0))
             for i in np.argsort(-scores, kind="stable")[:PACKED].tolist()
         ]
-        injected = [m.turn_id for m in pack(choose(best, settings), settings).memories]
+        injected = [m.turn_id for m in pack(choose(best, settings, {}, {}, Recent()), settings, {}).memories]
         shown = np.isin(wanted, np.array(injected, dtype=int))
         found.append([(place < 5).mean(), (place < 10).mean(), 1 / (1 + place.min()), at_5.mean(), shown.mean()])
     return np.append(np.mean(found, axis=0), [foreign[seen.some].mean(), foreign.mean(), renamed.mean()])
