@@ -146,6 +146,13 @@ def store(
     text: Annotated[str, typer.Argument(help="What to remember; - reads it from standard input.")],
     agent: Agent = "main",
     category: Annotated[str, typer.Option(metavar="NAME", help="A word for what it is.")] = "note",
+    importance: Annotated[float | None, typer.Option(min=0, max=1, help="0 to 1; 0.5 if not said.")] = None,
+    decay: Annotated[
+        str | None,
+        typer.Option(metavar="CLASS", help="How fast its age tells: permanent, durable, normal, short or ephemeral."),
+    ] = None,
+    pinned: Annotated[bool | None, typer.Option("--pin/--unpin", help="It never expires.")] = None,
+    entity: Annotated[str | None, typer.Option(metavar="NAME", help="Whom or what it is about.")] = None,
     file: ConfigFile = None,
     runtime_dir: RuntimeDir = None,
     as_json: Json = False,
@@ -156,7 +163,9 @@ def store(
 
     text = sys.stdin.read() if text == "-" else text
     with caller.daemon(_load(file, runtime_dir).runtime_path) as client:
-        result = client.store(text, {"agent_id": agent}, category)
+        result = client.store(
+            text, {"agent_id": agent}, category, importance=importance, decay=decay, pinned=pinned, entity=entity
+        )
     if as_json:
         render.dump(result)
     else:

@@ -163,6 +163,9 @@ def memory(result: Row) -> None:
         Text(plain(found["id"]), style="bold"), Text.assemble(_kind(found), f", {moment(found['created_ms'])}")
     )
     table.add_row(Text("text", style="dim"), Text(plain(found["text"])))
+    for name, value in result.get("attributes", {}).items():
+        shown = moment(value) if name == "expires_ms" else value
+        table.add_row(Text(name.removesuffix("_ms").replace("_", " "), style="dim"), Text(plain(str(shown))))
     if turn:
         runs = ", ".join(turn["run_ids"])
         table.add_row(Text("session", style="dim"), Text(plain(turn["session"])))
@@ -277,7 +280,7 @@ def settings(config: Config, origins: Mapping[str, str]) -> None:
         if name != before:
             show(Text(), Text(f"[{name}]", style="bold"))
             before = name
-        origin = origins.get(key, "default")
+        origin = origins.get(key) or next((o for k, o in origins.items() if k.startswith(f"{key}.")), "default")
         show(
             Text.assemble(plain(f"{line:<{width}}"), (f"  # {plain(origin)}", "dim" if origin == "default" else "cyan"))
         )
@@ -288,7 +291,11 @@ def _toml_key(key: str) -> str:
 
 
 def _toml(value: Any) -> str:
-    """TOML writes text, numbers, lists and an empty table as JSON does, but for one control character."""
+    """TOML writes text and numbers as JSON does, but for one control character."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml_key(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

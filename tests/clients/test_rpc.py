@@ -28,6 +28,7 @@ async def test_each_operation_says_what_the_protocol_wants(fake: FakeDaemon) -> 
             await client.get("m1", CTX),
             await client.store("a text", CTX),
             await client.store("a text", CTX, category="fact"),
+            await client.store("a text", CTX, importance=1, decay="short", pinned=False, entity="Ada"),
             await client.forget("m1", CTX),
             await client.status(),
             await client.drain(),
@@ -41,6 +42,18 @@ async def test_each_operation_says_what_the_protocol_wants(fake: FakeDaemon) -> 
         ("get", CTX, {"id": "m1"}),
         ("store", CTX, {"text": "a text", "category": "note"}),
         ("store", CTX, {"text": "a text", "category": "fact"}),
+        (
+            "store",
+            CTX,
+            {
+                "text": "a text",
+                "category": "note",
+                "importance": 1,
+                "decay": "short",
+                "pinned": False,
+                "entity": "Ada",
+            },
+        ),
         ("forget", CTX, {"id": "m1"}),
         ("status", None, {}),
         ("drain", None, {}),
@@ -50,7 +63,7 @@ async def test_each_operation_says_what_the_protocol_wants(fake: FakeDaemon) -> 
     ]
     assert [result["op"] for result in results] == [request["op"] for request in fake.requests]
     assert all(request["v"] == 1 and "token" not in request for request in fake.requests)
-    assert len({request["id"] for request in fake.requests}) == 11
+    assert len({request["id"] for request in fake.requests}) == 12
     assert fake.dials["rpc"] == 1
 
 

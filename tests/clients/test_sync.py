@@ -43,7 +43,7 @@ async def test_everything_a_gateway_does(fake: FakeDaemon) -> None:
             answer = client.recall("boats", CTX, ttl_ms=5000)
             for result in (
                 client.get("m", CTX),
-                client.store("t", CTX),
+                client.store("t", CTX, pinned=True),
                 client.forget("m", CTX),
                 client.status(),
                 client.drain(),

@@ -87,12 +87,16 @@ def test_lists_and_tables_in_the_environment() -> None:
             "RECALLD_GATES__CHAT_TYPES": "[]",
             "RECALLD_SHARED": '{ alice = "home", bob = "home" }',
             "RECALLD_GATES__CAPTURE": "false",
+            "RECALLD_RECALL__DIRECTIVES": '[{ when = { keywords = ["tea"] }, then = { entity = "Ada" } }]',
+            "RECALLD_RECALL__SOURCE_PRIORS": '{ "*.tmp" = -0.3 }',
         }
     )
     assert loaded.gates.agents == ("main", "gardener")
     assert loaded.gates.chat_types == ()
     assert loaded.shared == {"alice": "home", "bob": "home"}
     assert loaded.gates.capture is False
+    assert loaded.recall.directives[0].then.entity == "Ada"
+    assert loaded.recall.source_priors == {"*.tmp": -0.3}
 
 
 def test_folders_may_start_at_home(tmp_path: Path) -> None:
@@ -223,6 +227,19 @@ def test_the_style_of_a_query_mode_is_told() -> None:
 
 def test_an_unknown_style_is_refused() -> None:
     assert "`recall.style`" in refusal(environ={"RECALLD_RECALL__STYLE": "bold"})
+
+
+def test_a_wrong_directive_or_prior_names_the_key_and_the_remedy() -> None:
+    for value, text in (
+        ("[{ when = {}, then = { query = 'x' } }]", "`when` is empty: give it keywords"),
+        ("[{ when = { session_start = true }, then = { query = 'x', entity = 'y' } }]", "exactly one of query"),
+    ):
+        with pytest.raises(ConfigError, match=r"`recall\.directives\[") as caught:
+            config.load(environ={"RECALLD_RECALL__DIRECTIVES": value})
+        assert text in str(caught.value)
+        assert "RECALLD_RECALL__DIRECTIVES" in str(caught.value)
+    with pytest.raises(ConfigError, match=r"`recall\.source_priors"):
+        config.load(environ={"RECALLD_RECALL__SOURCE_PRIORS": '{ "*.log" = -2.0 }'})
 
 
 # -- the example file

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import anyio
 import numpy as np
@@ -15,7 +16,20 @@ from recalld.core.features import encode, features_of
 from recalld.edge.migrations import MIGRATIONS
 from recalld.edge.reader import Reader
 from recalld.edge.store import Store, WritingConnection, migrate
-from recalld.edge.units import Entry, MemoryRow, Statement, Unit, journal_unit, memories_unit, removal_unit
+from recalld.edge.units import (
+    LINKS_MAX,
+    Attributes,
+    Entry,
+    MemoryRow,
+    Statement,
+    Unit,
+    attributes_unit,
+    journal_unit,
+    link_unit,
+    memories_unit,
+    removal_unit,
+    supersede_unit,
+)
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
 from recalld.service.writer import Writer
@@ -157,3 +171,132 @@ def test_every_migration_was_taken_as_it_is(tmp_path: Path) -> None:
     db.close()
     with pytest.raises(StorageError, match="another migration 1"):
         migrate(path)
+
+
+# -- attributes, successions, links
+
+
+def note(n: int, namespace: str = "a", **attributes: Any) -> Unit:
+    features = encode(features_of("term", None, None))
+    entry = Entry(f"term{n} word", np.full(256, 1 / 16, dtype=np.float32), features)
+    return memories_unit([MemoryRow(n, namespace, None, "note", "note", f"text {n}", n, **attributes)], [entry], 1)
+
+
+@pytest.fixture
+async def reader(store: Store) -> AsyncIterator[Reader]:
+    reader = Reader(store.path, store.model_id)
+    yield reader
+    reader.close()
+
+
+@pytest.mark.anyio
+async def test_attributes_come_with_the_memory(store: Store, reader: Reader) -> None:
+    given: dict[str, Any] = {"importance": 0.25, "confidence": 0.75, "decay": "short", "pinned": True, "expires_ms": 9}
+    await store.commit([note(1), note(2, **given, superseded_by=1, entity="Ada", source="wiki/a.md")])
+    usual, other = reader.candidates("a", [1, 2])
+    assert (usual.importance, usual.confidence, usual.decay, usual.pinned) == (0.5, 1.0, "durable", False)
+    assert (usual.expires_ms, usual.superseded_by, usual.source) == (None, None, None)
+    assert {name: getattr(other, name) for name in given} == given
+    assert (other.superseded_by, other.source) == (1, "wiki/a.md")
+    row = await store.memory("a", 2)
+    assert row is not None
+    assert (row.entity, bool(row.pinned)) == ("Ada", True)
+
+
+@pytest.mark.anyio
+async def test_attributes_are_set_in_their_namespace_alone(store: Store, reader: Reader) -> None:
+    await store.commit([note(1, "a", entity="Ada"), note(2, "b")])
+    changed = Attributes(importance=1.0, entity=None, expires_ms=7)
+    units = [attributes_unit(namespace, n, changed) for namespace, n in (("a", 1), ("a", 2))]
+    assert await store.commit([*units, attributes_unit("a", 1, Attributes())]) == [None, None, None]
+    mine, theirs = reader.candidates("a", [1])[0], reader.candidates("b", [2])[0]
+    assert (mine.importance, mine.expires_ms, mine.confidence) == (1.0, 7, 1.0)
+    assert (theirs.importance, theirs.expires_ms) == (0.5, None)
+    assert reader.entities("a", 9) == []
+    (error,) = await store.commit([attributes_unit("a", 1, Attributes(importance=2.0))])
+    assert error is not None
+
+
+@pytest.mark.anyio
+async def test_a_succession_is_followed_to_what_stands(store: Store, reader: Reader) -> None:
+    await store.commit([note(n) for n in (1, 2, 3, 4)])
+    await store.commit([supersede_unit("a", [1], 2), supersede_unit("a", [2, 3], 4)])
+    assert reader.successors("a", [1, 2, 3, 4]) == {1: 4, 2: 4, 3: 4}
+    await store.commit([supersede_unit("a", [4], 1)])  # the first is true again
+    assert reader.successors("a", [1, 2, 3, 4]) == {2: 1, 3: 1, 4: 1}
+    assert (4, 3, "supersedes") in await store.links_from("a", 4)
+    await store.commit([removal_unit("a", [1], forgotten=True)])
+    assert reader.successors("a", [2, 3, 4]) == {}  # and what it superseded does not come back
+    assert [c.superseded_by is None for c in reader.candidates("a", [2, 3, 4])] == [False] * 3
+
+
+@pytest.mark.anyio
+async def test_nothing_is_superseded_by_itself_or_from_elsewhere(store: Store, reader: Reader) -> None:
+    await store.commit([note(1, "a"), note(2, "b"), note(3, "a")])
+    await store.commit([supersede_unit("a", [1], 1), supersede_unit("a", [1], 2), supersede_unit("a", [2], 1)])
+    assert [c.superseded_by for c in [*reader.candidates("a", [1, 3]), *reader.candidates("b", [2])]] == [None] * 3
+    await store.commit([supersede_unit("a", [1], 3)])
+    assert reader.successors("b", [1, 2, 3]) == {}
+
+
+@pytest.mark.anyio
+async def test_links_stay_in_their_namespace_and_are_bounded(store: Store, reader: Reader) -> None:
+    await store.commit([note(n) for n in range(1, LINKS_MAX + 4)])
+    await store.commit([note(90, "b"), note(91, "b")])
+    assert not reader.has_links("a")
+    await store.commit(
+        [link_unit("a", [(1, 90, "part_of"), (90, 91, "part_of"), (1, 1, "part_of"), (1, 77, "part_of")])]
+    )
+    assert await store.links_from("a", 1) == await store.links_from("a", 90) == []
+    await store.commit([link_unit("b", [(90, 91, "part_of")]), link_unit("a", [(2, 3, "supersedes")])])
+    assert not reader.has_links("a")  # a succession is no link that recall follows
+    await store.commit([link_unit("a", [(1, n, "related_to") for n in range(2, LINKS_MAX + 4)])])
+    assert len(await store.links_from("a", 1)) == LINKS_MAX
+    assert reader.has_links("a")
+    assert reader.links("a", [5, 90]) == [(1, 5, "related_to")]
+    assert reader.links("b", [1, 90]) == [(90, 91, "part_of")]
+    await store.commit([removal_unit("a", [5], forgotten=True), removal_unit("a", [90], forgotten=True)])
+    assert reader.links("a", [5]) == []
+    assert len(reader.links("b", [90])) == 1
+
+
+@pytest.mark.anyio
+async def test_a_bad_link_or_class_is_refused_by_the_record(store: Store) -> None:
+    bad_link: Any = (1, 2, "likes")
+    bad_class: Any = "slow"
+    await store.commit([note(1), note(2)])
+    errors = await store.commit([link_unit("a", [bad_link]), note(3, decay=bad_class)])
+    assert [error is not None for error in errors] == [True, True]
+
+
+@pytest.mark.anyio
+async def test_the_newest_of_an_entity_or_category_stand_and_are_of_the_namespace(store: Store, reader: Reader) -> None:
+    await store.commit([note(n, entity="Ada") for n in range(1, 5)])
+    await store.commit(
+        [
+            note(5, entity="Ada", superseded_by=1),
+            note(6, entity="Ada", expires_ms=50),
+            note(7, entity="Ada", expires_ms=50, pinned=True),
+            note(8, "b", entity="Ada"),
+        ]
+    )
+    assert reader.newest_about("a", "entity", "Ada", 100, 2) == [7, 4]
+    assert reader.newest_about("a", "category", "note", 100, 3) == [7, 4, 3]
+    assert reader.newest_about("b", "entity", "Ada", 100, 9) == [8]
+    assert reader.newest_about("a", "entity", "Bo", 100, 9) == []
+    assert reader.standing_terms("a", [4, 5, 6, 8], 100) == {4: "term4 word"}
+    assert reader.entities("a", 9) == ["Ada"]
+    assert reader.entities("c", 9) == []
+
+
+@pytest.mark.anyio
+async def test_look_ups_go_through_an_index(store: Store) -> None:
+    for column, index in (("entity", "memories_of_entity"), ("category", "memories_of_category")):
+        plan = await store.rows(
+            f"EXPLAIN QUERY PLAN SELECT id FROM memories WHERE namespace = 'a' AND {column} = 'x' AND superseded_by IS NULL"
+            " AND (expires_ms IS NULL OR expires_ms > 1 OR pinned) ORDER BY created_ms DESC LIMIT 2"
+        )
+        assert f"USING INDEX {index}" in str(plan)
+        assert "TEMP B-TREE" not in str(plan)
+    plan = await store.rows("EXPLAIN QUERY PLAN DELETE FROM links WHERE namespace = 'a' AND (from_id = 1 OR to_id = 1)")
+    assert "SCAN" not in str(plan)

@@ -38,7 +38,17 @@ def test_remember_find_show_and_forget(daemon: DaemonProcess) -> None:
 
     shown = cli_json(daemon, "show", "1")
     assert shown["memory"]["text"] == "The garage code is on the blue card"
-    assert "The garage code is on the blue card" in cli(daemon, "show", "m1").stdout
+    assert shown["attributes"] == {"importance": 0.5, "confidence": 1.0, "decay": "permanent"}
+    attributes = ("--importance", "0.75", "--decay", "short", "--pin", "--entity", "garage")
+    cli(daemon, "store", "The garage code is on the blue card", *attributes)
+    given = {"importance": 0.75, "confidence": 1.0, "decay": "short", "pinned": True, "entity": "garage"}
+    assert cli_json(daemon, "show", "1")["attributes"] == given
+    text = cli(daemon, "show", "m1").stdout
+    assert "The garage code is on the blue card" in text
+    assert "importance  0.75" in text
+    refused = cli(daemon, "store", "x", "--decay", "slow")
+    assert refused.returncode == 8
+    assert "decay" in one_line(refused)
 
     unasked = cli(daemon, "forget", "m1")
     assert unasked.returncode == 1

@@ -91,7 +91,10 @@ def test_an_unknown_key_stops_every_command(no_daemon: DaemonProcess) -> None:
 
 def test_config_show_is_toml_and_tells_origins(no_daemon: DaemonProcess) -> None:
     file = no_daemon.folder / "recalld.toml"
-    file.write_text('[shared]\n"a b" = "home"\n')
+    file.write_text(
+        '[shared]\n"a b" = "home"\n[recall]\nsource_priors = { "*/old/*" = -0.1 }\n'
+        '[[recall.directives]]\nwhen = { session_start = true }\nthen = { category = "rule" }\n'
+    )
     shown = cli(no_daemon, "config", "show", "--config", str(file)).stdout
     assert tomllib.loads(shown)["shared"] == {"a b": "home"}
     assert tomllib.loads(shown)["data_dir"] == str(no_daemon.data_dir)
@@ -99,6 +102,8 @@ def test_config_show_is_toml_and_tells_origins(no_daemon: DaemonProcess) -> None
     assert tomllib.loads(shown) == told["config"]
     assert told["origins"]["data_dir"] == "environment RECALLD_DATA_DIR"
     assert told["origins"]["shared.a b"] == f"file {file}"
+    assert told["origins"]["recall.source_priors.*/old/*"] == f"file {file}"
+    assert told["config"]["recall"]["directives"][0]["then"]["category"] == "rule"
     assert told["origins"]["log_level"] == "default"
 
 

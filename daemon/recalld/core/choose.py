@@ -18,14 +18,16 @@ def choose(
     share: Mapping[str, float],
     recent: Recent,
 ) -> list[Scored]:
-    """Best first and above the floor: memories that say different things, and that the session was not given lately.
+    """In their order, above the floor or there for another reason (`via`): memories that say different things, and that
+    the session was not given lately.
 
     `weights`: the query's terms with their idf. `share`: see `adds_nothing`. What was given holds no place, but what only
     says the same again is not given either.
     """
     chosen: list[Scored] = []
     known: list[Said] = []
-    wanted = [s for s in ranked if s.score >= settings.floor and _is_of(s.memory, settings.categories)]
+    relevant = (s for s in ranked if s.score >= settings.floor or s.via)
+    wanted = [s for s in relevant if _is_of(s.memory, settings.categories)]
     for scored in _one_for_each_turn(wanted):
         says = said(scored.memory.text)
         if any(adds_nothing(says, old, share) for old in known):

@@ -8,8 +8,10 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from recalld.core.block import BlockStyle, block, escape, label
+from recalld.core.directives import Directive
 from recalld.core.excerpt import CHARS_MIN, Excerpt, Passage
 from recalld.core.given import Shown
+from recalld.core.policy import SOURCE_PRIORS
 from recalld.core.query import QuerySettings
 from recalld.core.scored import Candidate, Scored
 from recalld.wire.messages import TEXT_CHARS_MAX, TTL_MS_DEFAULT, Memory, Placement, Ttl
@@ -19,6 +21,8 @@ ITEMS_MAX = 50
 LONG_CHARS = 600  # an even share of the default budget: a longer text is cut when all places are taken
 BULLET_CHARS_MAX = 160  # of a digest: a line, not a paragraph
 _AROUND_LINE = len("- \n")
+
+Prior = Annotated[float, Meta(ge=-0.5, le=0.5)]
 
 
 StyleName = Literal["", "balanced", "strict", "precision-heavy", "contextual", "recall-heavy", "preference-only"]
@@ -34,6 +38,8 @@ class RecallSettings(QuerySettings, frozen=True, forbid_unknown_fields=True):
     `token_bytes`: what a token is taken for. `memory_chars_max`: shown of one memory. `repeat_turns`: what a session was
     given in so many turns is not given again. `order`: best first, or by id, so that the same memories are the same
     bytes. `cold_start`: what a session's first prompt gets beside what was found for it; at most `cold_start_tokens`.
+    `source_priors`: by pattern of a memory's path, how much higher or lower it is ordered. `directives`: what is offered
+    beside what was searched, `directives_max` memories in one block at most.
     """
 
     items_max: Annotated[int, Meta(ge=1, le=ITEMS_MAX)] = 5
@@ -51,6 +57,9 @@ class RecallSettings(QuerySettings, frozen=True, forbid_unknown_fields=True):
     repeat_turns: Annotated[int, Meta(ge=0, le=100)] = 5
     cold_start: Literal["off", "hint", "digest"] = "off"
     cold_start_tokens: Annotated[int, Meta(ge=32, le=4_096)] = 256
+    source_priors: Annotated[dict[str, Prior], Meta(max_length=64)] = field(default_factory=SOURCE_PRIORS.copy)
+    directives: Annotated[tuple[Directive, ...], Meta(max_length=64)] = ()
+    directives_max: Annotated[int, Meta(ge=0, le=50)] = 4
 
 
 class Packed(Struct, frozen=True):
@@ -172,6 +181,7 @@ def memory_of(scored: Scored) -> Memory:
     memory.score = scored.score
     memory.lexical = round(scored.parts["lexical"], 4)
     memory.vector = round(scored.parts["window"], 4)
+    memory.via = scored.via or None
     return memory
 
 

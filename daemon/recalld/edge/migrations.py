@@ -57,12 +57,33 @@ MIGRATIONS: tuple[str, ...] = (
         kind TEXT NOT NULL,
         category TEXT,
         text TEXT NOT NULL,
-        created_ms INTEGER NOT NULL
+        created_ms INTEGER NOT NULL,
+        importance REAL NOT NULL DEFAULT 0.5 CHECK (importance BETWEEN 0 AND 1),
+        confidence REAL NOT NULL DEFAULT 1 CHECK (confidence BETWEEN 0 AND 1),
+        decay TEXT NOT NULL DEFAULT 'durable'
+            CHECK (decay IN ('permanent', 'durable', 'normal', 'short', 'ephemeral')),
+        pinned INTEGER NOT NULL DEFAULT 0,
+        expires_ms INTEGER,
+        superseded_by INTEGER,       -- what holds instead; it may have been removed since
+        entity TEXT,                 -- whom or what it is about
+        source TEXT                  -- the path it was read from
     );
     CREATE INDEX memories_of_namespace ON memories (namespace, id);
     CREATE INDEX digest_of_namespace ON memories (namespace, id) WHERE kind <> 'turn';
     CREATE INDEX memories_of_turn ON memories (turn_id);
     CREATE INDEX notes_by_text ON memories (namespace, text) WHERE kind = 'note';
+    CREATE INDEX memories_of_entity ON memories (namespace, entity, created_ms)
+        WHERE entity IS NOT NULL AND superseded_by IS NULL;
+    CREATE INDEX memories_of_category ON memories (namespace, category, created_ms)
+        WHERE category IS NOT NULL AND superseded_by IS NULL;
+    CREATE TABLE links (             -- between memories of one namespace
+        namespace TEXT NOT NULL,
+        from_id INTEGER NOT NULL,
+        to_id INTEGER NOT NULL,
+        type TEXT NOT NULL CHECK (type IN ('supersedes', 'caused_by', 'part_of', 'related_to', 'depends_on')),
+        PRIMARY KEY (namespace, from_id, to_id, type)
+    ) WITHOUT ROWID;
+    CREATE INDEX links_to ON links (namespace, to_id);
     CREATE TABLE models (
         id INTEGER PRIMARY KEY,
         identity TEXT NOT NULL UNIQUE  -- of the embedding model and the analyser of words, with their settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -14,6 +14,9 @@ from recalld.core.scored import Candidate
 from recalld.edge.features import Entry, session_number
 from recalld.edge.store import explain
 from recalld.edge.units import Underived
+
+SUCCESSIONS_MAX = 16  # a fact that changed oftener is found by its newest form
+LINKS_READ_MAX = 64  # a hub is linked from everywhere; an answer takes three
 
 
 class Reader:
@@ -33,7 +36,9 @@ class Reader:
         sql = (
             "SELECT json_group_array(json_array(m.id, m.turn_id, m.kind, m.category, m.text, m.created_ms, t.session,"
             " json((SELECT json_group_array(r.run_id) FROM turn_runs r"
-            " WHERE r.turn_id = m.turn_id AND r.run_id NOT LIKE '@%'))))"
+            " WHERE r.turn_id = m.turn_id AND r.run_id NOT LIKE '@%')),"
+            " m.importance, m.confidence, m.decay, json(iif(m.pinned, 'true', 'false')), m.expires_ms, m.superseded_by,"
+            " m.source))"
             " FROM memories m LEFT JOIN turns t ON t.id = m.turn_id"
             " WHERE m.namespace = ? AND m.id IN (SELECT value FROM json_each(?))"
         )
@@ -90,6 +95,60 @@ class Reader:
             " WHERE e.memory_id IS NULL ORDER BY m.id LIMIT ?"
         )
         return [(row[0], Underived(*row[1:])) for row in self._all(sql, self._model_id, limit)]
+
+    def entities(self, namespace: str, limit: int) -> list[str]:
+        """Those that memories are about that stand, newest first."""
+        sql = (
+            "SELECT entity FROM memories WHERE namespace = ? AND entity IS NOT NULL AND superseded_by IS NULL"
+            " GROUP BY entity ORDER BY max(created_ms) DESC LIMIT ?"
+        )
+        return [row[0] for row in self._all(sql, namespace, limit)]
+
+    def has_links(self, namespace: str) -> bool:
+        """Whether there are links that recall follows."""
+        return bool(self._all("SELECT 1 FROM links WHERE namespace = ? AND type <> 'supersedes' LIMIT 1", namespace))
+
+    def newest_about(
+        self, namespace: str, column: Literal["entity", "category"], value: str, now_ms: int, limit: int
+    ) -> list[int]:
+        """Ids of the newest memories of an entity or a category that stand."""
+        sql = (
+            f"SELECT id FROM memories WHERE namespace = ? AND {column} = ? AND superseded_by IS NULL"
+            " AND (expires_ms IS NULL OR expires_ms > ? OR pinned) ORDER BY created_ms DESC LIMIT ?"
+        )
+        return [row[0] for row in self._all(sql, namespace, value, now_ms, limit)]
+
+    def standing_terms(self, namespace: str, ids: Sequence[int], now_ms: int) -> dict[int, str]:
+        """The terms of those of these memories that stand."""
+        sql = (
+            "SELECT m.id, e.terms FROM memories m JOIN embeddings e ON e.memory_id = m.id AND e.model_id = ?"
+            " WHERE m.namespace = ? AND m.id IN (SELECT value FROM json_each(?)) AND m.superseded_by IS NULL"
+            " AND (m.expires_ms IS NULL OR m.expires_ms > ? OR m.pinned)"
+        )
+        return dict(self._all(sql, self._model_id, namespace, msgspec.json.encode(list(ids)).decode(), now_ms))
+
+    def successors(self, namespace: str, ids: Sequence[int]) -> dict[int, int]:
+        """What stands instead of each of these memories that was superseded, by its id, through SUCCESSIONS_MAX at most."""
+        sql = (
+            "WITH RECURSIVE chain (old, id, step) AS ("
+            " SELECT id, superseded_by, 1 FROM memories"
+            " WHERE namespace = ?1 AND id IN (SELECT value FROM json_each(?2)) AND superseded_by IS NOT NULL"
+            " UNION ALL SELECT c.old, m.superseded_by, c.step + 1 FROM chain c JOIN memories m ON m.id = c.id"
+            f" WHERE m.namespace = ?1 AND m.superseded_by IS NOT NULL AND c.step < {SUCCESSIONS_MAX})"
+            " SELECT c.old, c.id FROM chain c JOIN memories m ON m.id = c.id"
+            " WHERE m.namespace = ?1 AND m.superseded_by IS NULL"
+        )
+        return dict(self._all(sql, namespace, msgspec.json.encode(list(ids)).decode()))
+
+    def links(self, namespace: str, ids: Sequence[int]) -> list[tuple[int, int, str]]:
+        """(from, to, type) of links that recall follows from or to these memories, LINKS_READ_MAX at most."""
+        sql = (
+            "SELECT from_id, to_id, type FROM links WHERE namespace = ?1 AND type <> 'supersedes'"
+            " AND from_id IN (SELECT value FROM json_each(?2))"
+            " UNION SELECT from_id, to_id, type FROM links WHERE namespace = ?1 AND type <> 'supersedes'"
+            f" AND to_id IN (SELECT value FROM json_each(?2)) LIMIT {LINKS_READ_MAX}"
+        )
+        return self._all(sql, namespace, msgspec.json.encode(list(ids)).decode())
 
     def namespaces(self) -> dict[str, int]:
         """Memories by namespace."""

@@ -230,6 +230,12 @@ class Store:
         rows = await self.rows(f"SELECT {MEMORY_COLUMNS} FROM memories WHERE turn_id = ? ORDER BY id", turn_id)
         return [MemoryRow(*row) for row in rows]
 
+    async def links_from(self, namespace: str, memory_id: int) -> list[tuple[int, int, str]]:
+        """(from, to, type) of a memory's own links."""
+        return await self.rows(
+            "SELECT from_id, to_id, type FROM links WHERE namespace = ? AND from_id = ?", namespace, memory_id
+        )
+
     async def note_by_text(self, namespace: str, text: str) -> int | None:
         rows = await self.rows(
             "SELECT id FROM memories WHERE kind = 'note' AND namespace = ? AND text = ?", namespace, text

@@ -6,16 +6,20 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
+from recalld.core.policy import LinkType
 from recalld.core.sequence import Source
 from recalld.core.signals import Signal
 from recalld.edge.embed import Vector
+from recalld.wire.messages import Decay
 
 EVERYWHERE = ("", "")  # the place of the global toggle: no agent has an empty name
 
 Statement = tuple[str, Sequence[Sequence[Any]]]
 Unit = list[Statement]
+
+LINKS_MAX = 16  # from one memory: what is linked with everything says nothing
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -49,6 +53,28 @@ class MemoryRow(Struct):
     category: str | None
     text: str
     created_ms: int
+    importance: float = 0.5
+    confidence: float = 1.0
+    decay: Decay = "durable"
+    pinned: bool = False
+    expires_ms: int | None = None
+    superseded_by: int | None = None
+    entity: str | None = None
+    source: str | None = None
+
+
+class Attributes(Struct, frozen=True):
+    """What may be changed of a memory; what is left out stays as it is."""
+
+    importance: float | UnsetType = UNSET
+    confidence: float | UnsetType = UNSET
+    decay: Decay | UnsetType = UNSET
+    pinned: bool | UnsetType = UNSET
+    expires_ms: int | UnsetType | None = UNSET
+    entity: str | UnsetType | None = UNSET
+
+    def given(self) -> dict[str, Any]:
+        return {k: v for k, v in msgspec.structs.asdict(self).items() if v is not UNSET}
 
 
 class Entry(Struct, frozen=True):
@@ -158,6 +184,44 @@ def removal_unit(namespace: str, memory_ids: Sequence[int], *, forgotten: bool) 
             [(namespace, m, int(forgotten)) for m in memory_ids],
         ),
         ("DELETE FROM memories WHERE id = ? AND namespace = ?", [(m, namespace) for m in memory_ids]),
+        (
+            "DELETE FROM links WHERE namespace = ? AND (from_id = ? OR to_id = ?)",
+            [(namespace, m, m) for m in memory_ids],
+        ),
+    ]
+
+
+def attributes_unit(namespace: str, memory_id: int, attributes: Attributes) -> Unit:
+    given = attributes.given()
+    sets = ", ".join(f"{column} = ?" for column in given)
+    sql = f"UPDATE memories SET {sets} WHERE id = ? AND namespace = ?"
+    return [(sql, [(*given.values(), memory_id, namespace)])] if given else []
+
+
+def supersede_unit(namespace: str, memory_ids: Sequence[int], successor: int) -> Unit:
+    """The successor holds instead of these, and stands again if it was superseded itself: so there are no circles."""
+    old = [m for m in memory_ids if m != successor]
+    return [
+        ("UPDATE memories SET superseded_by = NULL WHERE id = ? AND namespace = ?", [(successor, namespace)]),
+        (
+            "UPDATE memories SET superseded_by = ?1 WHERE id = ?2 AND namespace = ?3"
+            " AND EXISTS (SELECT 1 FROM memories WHERE id = ?1 AND namespace = ?3)",
+            [(successor, m, namespace) for m in old],
+        ),
+        *link_unit(namespace, [(successor, m, "supersedes") for m in old]),
+    ]
+
+
+def link_unit(namespace: str, links: Sequence[tuple[int, int, LinkType]]) -> Unit:
+    """(from, to, type). Left out: one to a memory that the namespace does not have, to itself, or beyond LINKS_MAX."""
+    return [
+        (
+            "INSERT INTO links SELECT ?1, a.id, b.id, ?4 FROM memories a, memories b"
+            " WHERE a.id = ?2 AND b.id = ?3 AND a.id <> b.id AND a.namespace = ?1 AND b.namespace = ?1"
+            f" AND (SELECT count(*) FROM links WHERE namespace = ?1 AND from_id = ?2) < {LINKS_MAX}"
+            " ON CONFLICT DO NOTHING",
+            [(namespace, *link) for link in links],
+        )
     ]
 
 

@@ -203,7 +203,7 @@ class Capture:
             workspace=None,
         )
         kept = await self._store.memories_of_turn(prior.id) if prior else []
-        memories = [NewMemory(m.kind, m.text, m.category) for m in kept]
+        memories = [NewMemory(m.kind, m.text, m.category) for m in kept]  # the same texts: they stay as they are
         return TurnWrite(row, runs, memories, release_unit(turn.journal), prior)
 
 

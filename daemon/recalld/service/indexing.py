@@ -14,6 +14,7 @@ import numpy as np
 
 from recalld import log
 from recalld.config import IndexConfig
+from recalld.core.entities import ENTITIES_MAX, Entities
 from recalld.core.features import encode, features_of
 from recalld.core.words import terms
 from recalld.edge.embed import DIMENSIONS, Embedder
@@ -46,6 +47,8 @@ class NamespaceIndex:
         self.features = FeatureIndex(DIMENSIONS)
         self.added: list[tuple[int, str]] = []
         self.removed: list[int] = []
+        self.entities = Entities()
+        self.linked = False  # whether there are links that recall follows
 
 
 class Indexing:
@@ -100,6 +103,9 @@ class Indexing:
             index.vectors.take(snapshot, *ids_and_vectors(entries))
         else:
             index.vectors.add(*ids_and_vectors(entries))
+        for entity in self._reader.entities(namespace, ENTITIES_MAX):
+            index.entities.add(entity)
+        index.linked = self._reader.has_links(namespace)
         self.namespaces[namespace] = index
         return index
 
@@ -161,8 +167,20 @@ class Indexing:
             )
             index.vectors.add([memory.id], entry.vector[None, :])
             index.added.append((memory.id, entry.terms))
+            if memory.entity:
+                self.know(memory.namespace, memory.entity)
         if memories:
             self._wake.set()
+
+    def know(self, namespace: str, entity: str) -> None:
+        """A memory of the namespace is about this entity."""
+        if (index := self.namespaces.get(namespace)) is not None and not index.entities.add(entity):
+            self._counters.ignored["entities_known"] += 1
+
+    def link(self, namespace: str) -> None:
+        """The namespace has links that recall follows."""
+        if (index := self.namespaces.get(namespace)) is not None:
+            index.linked = True
 
     def remove(self, namespace: str, memory_ids: Sequence[int]) -> None:
         """Memories whose removal is committed. Recall does not find them from now on: the record lacks them."""

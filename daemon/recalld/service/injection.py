@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from recalld.core.choose import choose, digest
 from recalld.core.given import Given, Session
 from recalld.core.pack import pack
+from recalld.core.policy import stands
 from recalld.core.rank import Background, understand
 from recalld.core.scored import Candidate, Scored
 from recalld.edge.lexical import LexicalHits
 from recalld.edge.reader import Reader
+from recalld.service.notices import now_ms
 from recalld.wire.messages import ContextBody, Status
 
 if TYPE_CHECKING:
@@ -37,6 +39,15 @@ class Injection:
         with self._lock:
             self._given.forget(session)
 
+    def is_first(self, question: Question) -> bool:
+        """Whether nothing was asked before in the question's session, as far as its model still sees."""
+        with self._lock:
+            return self._session(question).recent(question.run_id or question.key, 0).first
+
+    def _session(self, question: Question) -> Session:
+        key = (question.agent, question.session)
+        return self._given.session(key, question.session_id) if question.session else Session()
+
     def compose(
         self,
         question: Question,
@@ -49,8 +60,7 @@ class Injection:
         settings = question.settings
         run_id = question.run_id or question.key
         with self._lock:
-            key = (question.agent, question.session)
-            session = self._given.session(key, question.session_id) if question.session else Session()
+            session = self._session(question)
             recent = session.recent(run_id, settings.repeat_turns)
         df, docs = (words.df, words.docs) if words else ({}, 0)
         asked = understand(question.query, question.context, df, docs, self._background)
@@ -75,7 +85,8 @@ class Injection:
         """The newest memories, or a line that there are some: what the settings say a first prompt gets."""
         how = question.settings.cold_start
         if how == "digest":
-            newest = reader.newest(question.namespace, DIGEST_MAX)
+            now = now_ms()
+            newest = [m for m in reader.newest(question.namespace, DIGEST_MAX) if stands(m, now)]
             return digest(newest, chosen, question.settings.categories, self._background.share), ""
         count = self._held(question.namespace) if how == "hint" else 0
         return (), HINT.format(count=count) if count else ""

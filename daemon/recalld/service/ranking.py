@@ -12,6 +12,7 @@ from recalld.edge.embed import Vector
 from recalld.edge.features import FeatureIndex
 from recalld.edge.lexical import LexicalHits
 from recalld.edge.reader import Reader
+from recalld.service.lookups import Offered
 
 
 class VectorHits(Struct):
@@ -35,19 +36,24 @@ class Ranker:
         features: FeatureIndex,
         reader: Reader,
         wanted: float,
+        offered: Offered,
     ) -> list[Scored]:
-        """Best first. `wanted`: so many (int), or those with at least this score (float). None: that search was late.
+        """Best first. `wanted`: so many (int), or those with at least this score (float) and the directed ones. None: that
+        search was late.
 
         What was found and its neighbours are scored; only what is wanted is read as a whole: a handful of eighty.
         """
-        rows = features.read([*(words.ids if words else ()), *(near.ids if near else ())])
+        rows = features.read([*(words.ids if words else ()), *(near.ids if near else ()), *offered.ids])
         if not rows.ids:
             return []
         asked = rank.understand(query, context, words.df if words else {}, words.docs if words else 0, self._background)
         parts = rank.parts(asked, near.query if near else None, rows)
         scores = rank.scores(parts).round(4)
         best = sorted(range(len(rows.ids)), key=lambda i: (-scores[i], rows.ids[i]))
-        best = best[:wanted] if isinstance(wanted, int) else [i for i in best if scores[i] >= wanted]
+        if isinstance(wanted, int):
+            best = best[:wanted]
+        else:
+            best = [i for i in best if scores[i] >= wanted or rows.ids[i] in offered.directed]
         by_id = {row.id: row for row in reader.candidates(namespace, [rows.ids[i] for i in best])} if best else {}
         return [
             Scored(row, float(scores[i]), {name: float(values[i]) for name, values in parts.items()})

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from recalld import log
 from recalld.core.pack import RecallSettings, memory_of
@@ -27,12 +28,16 @@ from recalld.errors import StorageError
 from recalld.service.counters import Counters
 from recalld.service.indexing import NamespaceIndex
 from recalld.service.injection import Injection
+from recalld.service.lookups import Offered, look_up
+from recalld.service.notices import now_ms
+from recalld.service.ordering import order
 from recalld.service.ranking import Ranker, VectorHits, searched
 from recalld.wire.errors import Code
 from recalld.wire.messages import ContextBody, Status
 
 LANES = ("vector", "lexical")  # the longer one begins first
 CANDIDATES = 16  # from each lane; with 32 as many evidence turns are injected (.603), 0.5 ms later
+SPARE = 8  # candidates of a ranked list beyond its length: for those that turn out to be superseded or expired
 KEEPER_SECONDS = 1.0  # how long the keeper sleeps at most: its beat feeds the watchdog
 IDLE_LOOK_SECONDS = 0.005
 WAITING_MAX = 256  # questions under way; one more is answered E_BUSY at once
@@ -62,6 +67,7 @@ class Question(Struct, eq=False):
     limit: int | None = None
     terms: list[str] = field(default_factory=list)
     stages: dict[str, float] = field(default_factory=dict)
+    offered: Offered = field(default_factory=Offered)
 
     def done(self, stage: str) -> None:
         self.stages[stage] = time.monotonic()
@@ -227,7 +233,17 @@ class Recall:
                 runner.results.get("vector"),
                 index.features,
                 reader,
-                question.limit if question.limit is not None else question.settings.floor,
+                question.settings.floor if question.limit is None else question.limit + SPARE,
+                question.offered,
+            )
+            ranked = order(
+                question.namespace,
+                ranked,
+                question.offered,
+                question.settings,
+                reader,
+                now_ms(),
+                follow_links=question.limit is None and index.linked,
             )
             question.done("ranked")
             if question.limit is None:
@@ -258,14 +274,14 @@ class Recall:
 
     # -- the lanes
 
-    def _run_lane(self, lane: str, search: Callable[[Question, NamespaceIndex], Any]) -> None:
+    def _run_lane(self, lane: str, search: Callable[[Question, NamespaceIndex, Reader], Any]) -> None:
         reader = self._readers()
         while (question := self._lanes[lane].get()) is not None:
             result = None
             index = self._find(question.namespace)
             if index is not None and time.monotonic() < question.deadline:
                 try:
-                    result = search(question, index)
+                    result = search(question, index, reader)
                 except Exception:
                     self._log.exception("search failed", lane=lane)
             with self._lock:
@@ -274,11 +290,29 @@ class Recall:
                 self._complete(runner, reader)
         reader.close()
 
-    def _search_words(self, question: Question, index: NamespaceIndex) -> LexicalHits | None:
+    def _search_words(self, question: Question, index: NamespaceIndex, reader: Reader) -> LexicalHits | None:
+        question.offered = self._look_up(question, index, reader)
         if index.lexical is None:  # not made yet, or it could not be
             return None if index.broken else LexicalHits([], {}, 0)
         return index.lexical.search(searched(question.terms), question.candidates)
 
-    def _search_vectors(self, question: Question, index: NamespaceIndex) -> VectorHits:
+    def _search_vectors(self, question: Question, index: NamespaceIndex, reader: Reader) -> VectorHits:
         vector = self._embedder.embed([question.whole])[0]
         return VectorHits(vector, index.vectors.search(vector, question.candidates))
+
+    def _look_up(self, question: Question, index: NamespaceIndex, reader: Reader) -> Offered:
+        def search(wanted: Sequence[str], limit: int) -> list[int]:
+            return index.lexical.search(wanted, limit).ids if index.lexical else []
+
+        settings = question.settings if question.limit is None else replace(question.settings, directives=())
+        return look_up(
+            question.namespace,
+            question.query,
+            question.terms,
+            settings,
+            index.entities,
+            reader,
+            search,
+            now_ms(),
+            first=bool(settings.directives) and self._injection.is_first(question),
+        )

@@ -16,7 +16,7 @@ from recalld.config import Config
 from recalld.core.clean import clean
 from recalld.core.scope import scope_of
 from recalld.edge.store import Store
-from recalld.edge.units import EVERYWHERE, MemoryRow
+from recalld.edge.units import EVERYWHERE, Attributes, MemoryRow
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
 from recalld.service.ingest import Ingest
@@ -171,6 +171,7 @@ class RpcService:
         runs = await self._store.runs_of(turn.id) if turn else []
         return o.GetResult(
             memory=_shown(memory, turn.session if turn else None, runs),
+            attributes=_attributes(memory),
             turn=None
             if turn is None
             else o.Turn(
@@ -193,7 +194,9 @@ class RpcService:
         text = clean(params.text)
         if not text:
             raise ProtocolError(Code.PARAMS, "text: nothing is left of it once envelopes and private spans are removed")
-        memory_id, stored = await self._memories.store_note(namespace, text, params.category, now_ms())
+        given = {f: getattr(params, f) for f in ("importance", "decay", "pinned", "entity")}
+        attributes = Attributes(**{f: value for f, value in given.items() if value is not None})
+        memory_id, stored = await self._memories.store_note(namespace, text, params.category, now_ms(), attributes)
         return o.StoreResult(f"m{memory_id}", stored)
 
     async def _forget(self, request: m.Request, params: o.ForgetParams) -> o.ForgetResult:
@@ -254,4 +257,17 @@ def _shown(row: MemoryRow, session: str | None, runs: list[str]) -> m.Memory:
         session_key=session,
         run_ids=runs,
         turn_id=row.turn_id,
+    )
+
+
+def _attributes(row: MemoryRow) -> o.Attributes:
+    return o.Attributes(
+        importance=row.importance,
+        confidence=row.confidence,
+        decay=row.decay,
+        pinned=bool(row.pinned),
+        expires_ms=row.expires_ms,
+        superseded_by=None if row.superseded_by is None else f"m{row.superseded_by}",
+        entity=row.entity,
+        source=row.source,
     )

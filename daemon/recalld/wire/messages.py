@@ -38,6 +38,8 @@ Millis = Annotated[int, Meta(ge=0, le=2**53 - 1, description="Unix time in milli
 Ttl = Annotated[int, Meta(ge=1, le=TTL_MS_MAX, description="The asker's budget in milliseconds.")]
 Name = Annotated[str, Meta(max_length=512)]
 Text = Annotated[str, Meta(min_length=1, max_length=TEXT_CHARS_MAX)]
+Decay = Literal["permanent", "durable", "normal", "short", "ephemeral"]
+Share = Annotated[float, Meta(ge=0, le=1)]
 MemoryId = Annotated[str, Meta(pattern=r"^m[1-9][0-9]{0,18}$(?!\n)")]
 
 KEPT_TYPES = frozenset(
@@ -147,6 +149,7 @@ class Memory(Struct, omit_defaults=True):
     session_key: str | None = None
     run_ids: list[str] = msgspec.field(default_factory=list)
     turn_id: int | None = None
+    via: str | None = None
 
 
 Status = Literal["ok", "partial", "empty", "skipped", "error"]

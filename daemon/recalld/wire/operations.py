@@ -13,6 +13,7 @@ from recalld.wire.messages import (
     QUERY_CHARS_MAX,
     ContextBody,
     DaemonInfo,
+    Decay,
     Event,
     Hello,
     Memory,
@@ -20,6 +21,7 @@ from recalld.wire.messages import (
     Millis,
     Reply,
     Request,
+    Share,
     Status,
     Text,
 )
@@ -56,14 +58,32 @@ class Turn(Struct, omit_defaults=True):
     transcript: str | None = None
 
 
+class Attributes(Struct, omit_defaults=True):
+    """What besides relevance decides a memory's place, and whether it is given."""
+
+    importance: Share
+    confidence: Share
+    decay: Decay
+    pinned: bool = False
+    expires_ms: int | None = None
+    superseded_by: MemoryId | None = None
+    entity: str | None = None
+    source: str | None = None
+
+
 class GetResult(Struct, omit_defaults=True):
     memory: Memory
+    attributes: Attributes | None = None
     turn: Turn | None = None
 
 
 class StoreParams(Struct):
     text: Text
     category: Annotated[str, Meta(min_length=1, max_length=64)] = "note"
+    importance: Share | None = None
+    decay: Decay | None = None
+    pinned: bool | None = None
+    entity: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
 
 
 class StoreResult(Struct):

@@ -176,11 +176,22 @@ class Client:
         return await self._call("get", ctx, {"id": id}, timeout_s)
 
     async def store(
-        self, text: str, ctx: Mapping[str, Any], category: str = "note", *, timeout_s: float | None = None
+        self,
+        text: str,
+        ctx: Mapping[str, Any],
+        category: str = "note",
+        *,
+        importance: float | None = None,
+        decay: str | None = None,
+        pinned: bool | None = None,
+        entity: str | None = None,
+        timeout_s: float | None = None,
     ) -> Map:
         """Remember a text of 1 to 16384 characters: its `id`, and `stored`, false where it was known. On disk on
-        return. Raises as `search` does."""
-        return await self._call("store", ctx, {"text": text, "category": category}, timeout_s)
+        return. The attributes are those of the protocol's section 8. Raises as `search` does."""
+        attributes = {"importance": importance, "decay": decay, "pinned": pinned, "entity": entity}
+        given = {name: value for name, value in attributes.items() if value is not None}
+        return await self._call("store", ctx, {"text": text, "category": category, **given}, timeout_s)
 
     async def forget(self, id: str, ctx: Mapping[str, Any], *, timeout_s: float | None = None) -> Map:
         """Forget a memory or a turn: `forgotten`, the ids that are gone. Raises as `search` does."""

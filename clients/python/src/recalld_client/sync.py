@@ -110,10 +110,29 @@ class SyncClient:
         return self._tool(self._client.get(id, ctx, timeout_s=timeout_s), timeout_s)
 
     def store(
-        self, text: str, ctx: Mapping[str, Any], category: str = "note", *, timeout_s: float | None = None
+        self,
+        text: str,
+        ctx: Mapping[str, Any],
+        category: str = "note",
+        *,
+        importance: float | None = None,
+        decay: str | None = None,
+        pinned: bool | None = None,
+        entity: str | None = None,
+        timeout_s: float | None = None,
     ) -> Map:
         """As `Client.store`."""
-        return self._tool(self._client.store(text, ctx, category, timeout_s=timeout_s), timeout_s)
+        call = self._client.store(
+            text,
+            ctx,
+            category,
+            importance=importance,
+            decay=decay,
+            pinned=pinned,
+            entity=entity,
+            timeout_s=timeout_s,
+        )
+        return self._tool(call, timeout_s)
 
     def forget(self, id: str, ctx: Mapping[str, Any], *, timeout_s: float | None = None) -> Map:
         """As `Client.forget`."""
