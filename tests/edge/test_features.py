@@ -105,6 +105,18 @@ def test_a_removed_turn_of_the_file_is_gone_when_the_file_is_made_anew(tmp_path:
     assert len(seen(index, [1])[1][4]) == 2
 
 
+def test_what_is_removed_while_the_file_is_made_stays_removed(tmp_path: Path) -> None:
+    entries = [entry(n, "a") for n in (1, 2, 3, 4)]
+    index = FeatureIndex(DIMENSIONS)
+    index.add(entries)
+    write_file(tmp_path / "f", entries[:3], DIMENSIONS)
+    index.remove([2, 4])
+    for _ in range(2):
+        index.take(tmp_path / "f")
+        assert set(seen(index, [1, 2, 3, 4])) == {1, 3}
+        assert seen(index, [1])[1][:2] == (None, 3)
+
+
 def test_an_empty_file_is_a_file(tmp_path: Path) -> None:
     write_file(tmp_path / "f", [], DIMENSIONS)
     index = FeatureIndex(DIMENSIONS)

@@ -189,6 +189,9 @@ class _Held:
             if entry.id > memory_id and row not in self.removed:
                 yield entry
 
+    def removed_ids(self) -> list[int]:
+        return [self.tail[row - self.base].id if row >= self.base else int(self.file.ids[row]) for row in self.removed]  # type: ignore[union-attr]
+
     # -- reading
 
     def read(self, ids: Iterable[int]) -> Rows:
@@ -313,6 +316,8 @@ class FeatureIndex:
             held = _Held(file, self._held.dimensions)
             for entry in self._held.newer(last):
                 held.add(entry)
+            for memory_id in self._held.removed_ids():  # while the file was made
+                held.remove(memory_id)
             self._held = held
 
     def read(self, ids: Iterable[int]) -> Rows:

@@ -36,7 +36,7 @@ from recalld.wire.errors import Code
 from recalld.wire.messages import ContextBody, Status
 
 LANES = ("vector", "lexical")  # the longer one begins first
-CANDIDATES = 16  # from each lane; with 32 as many evidence turns are injected (.603), 0.5 ms later
+CANDIDATES = 16  # from each lane, and their neighbours; were every memory scored, .752 were injected for .751
 SPARE = 8  # candidates of a ranked list beyond its length: for those that turn out to be superseded or expired
 KEEPER_SECONDS = 1.0  # how long the keeper sleeps at most: its beat feeds the watchdog
 IDLE_LOOK_SECONDS = 0.005
