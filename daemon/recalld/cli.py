@@ -35,6 +35,8 @@ RuntimeDir = Annotated[str | None, typer.Option("--runtime-dir", metavar="DIR", 
 Json = Annotated[bool, typer.Option("--json", help="For programs: JSON on standard output.")]
 Agent = Annotated[str, typer.Option("--agent", metavar="NAME", help="Whose memories.", show_default=True)]
 MemoryId = Annotated[str, typer.Argument(metavar="ID", help="Such as m12.")]
+RecallId = Annotated[str | None, typer.Argument(metavar="ID", help="Such as r12; else the latest.")]
+Session = Annotated[str | None, typer.Option("--session", metavar="KEY", help="The latest of this session key.")]
 Force = Annotated[bool, typer.Option("--force", help="Even where a person changed the unit.")]
 
 
@@ -226,6 +228,60 @@ def toggle(
 
 
 @app.command()
+def explain(
+    recall_id: RecallId = None,
+    agent: Agent = "main",
+    session: Session = None,
+    last: Annotated[
+        int | None, typer.Option("--last", metavar="N", min=1, max=50, help="List so many of the latest.")
+    ] = None,
+    file: ConfigFile = None,
+    runtime_dir: RuntimeDir = None,
+    as_json: Json = False,
+) -> None:
+    """Show how an answered prompt got its memories: every candidate with its score, and why it was kept or dropped."""
+    from recalld import render, render_recall
+    from recalld.edge import caller
+
+    if recall_id and last:
+        raise RecalldError("name one recall, or how many of the latest to list, not both")
+    with caller.daemon(_load(file, runtime_dir).runtime_path) as client:
+        result = client.explain(_recall_ctx(agent, session), _recall_id(recall_id), last or 1)
+    if as_json:
+        render.dump(result)
+    elif last:
+        render_recall.recalls(result)
+    else:
+        render_recall.explained(result["recalls"][0])
+
+
+@app.command("replay-recall")
+def replay_recall(
+    recall_id: RecallId = None,
+    agent: Agent = "main",
+    session: Session = None,
+    floor: Annotated[float | None, typer.Option("--floor", help="recall.floor")] = None,
+    items_max: Annotated[int | None, typer.Option("--items-max", help="recall.items_max")] = None,
+    tokens_max: Annotated[int | None, typer.Option("--tokens-max", help="recall.tokens_max")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="recall.KEY=VALUE", help="Any other key of [recall].")
+    ] = None,
+    file: ConfigFile = None,
+    runtime_dir: RuntimeDir = None,
+    as_json: Json = False,
+) -> None:
+    """Ask an answered prompt again, under other settings or with today's memories, and compare. Nothing is counted or kept."""
+    from recalld import render, render_recall
+    from recalld.edge import caller
+
+    flags = {"floor": floor, "items_max": items_max, "tokens_max": tokens_max}
+    settings = config.recall_settings(assignments or []) | {k: v for k, v in flags.items() if v is not None}
+    with caller.daemon(_load(file, runtime_dir).runtime_path) as client:
+        result = client.replay_recall(_recall_ctx(agent, session), _recall_id(recall_id), settings)
+    render.dump(result) if as_json else render_recall.replayed(result)
+
+
+@app.command()
 def tail(file: ConfigFile = None, runtime_dir: RuntimeDir = None, as_json: Json = False) -> None:
     """Show what the daemon publishes, as it happens, until Ctrl-C."""
     from recalld import render
@@ -334,6 +390,14 @@ def _load(file: Path | None, runtime_dir: str | None) -> Config:
 
 def _memory_id(text: str) -> str:
     return f"m{text}" if text.isdecimal() else text
+
+
+def _recall_id(text: str | None) -> str | None:
+    return f"r{text}" if text and text.isdecimal() else text
+
+
+def _recall_ctx(agent: str, session: str | None) -> dict[str, str]:
+    return {"agent_id": agent, **({"session_key": session} if session else {})}
 
 
 def main() -> None:

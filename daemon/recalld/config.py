@@ -11,7 +11,7 @@ import ipaddress
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -54,6 +54,15 @@ class IndexConfig(Struct, frozen=True, forbid_unknown_fields=True):
     snapshot_threads: Annotated[int, Meta(ge=1, le=64)] = 1
 
 
+class RecallLogConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """The log of answered prompts, for `recalld explain`: the `keep` newest of the last `days`. Turned off, what it held
+    is deleted."""
+
+    enabled: bool = True
+    keep: Annotated[int, Meta(ge=1, le=100_000)] = 1_000
+    days: Annotated[int, Meta(ge=1, le=3_650)] = 7
+
+
 class Config(Struct, frozen=True, forbid_unknown_fields=True):
     """`shared` maps an agent to a namespace that several agents use together."""
 
@@ -65,6 +74,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     turns: TurnSettings = TurnSettings()
     gates: GateSettings = GateSettings()
     recall: RecallSettings = RecallSettings()
+    recall_log: RecallLogConfig = RecallLogConfig()
     notes: NoteConfig = NoteConfig()
     rpc: RpcConfig = RpcConfig()
     index: IndexConfig = IndexConfig()
@@ -90,7 +100,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 # What a running daemon takes up on SIGHUP; all else needs a restart.
-RELOADABLE = ("log_level", "gates", "recall", "notes", "drain_ms")
+RELOADABLE = ("log_level", "gates", "recall", "recall_log", "notes", "drain_ms")
 
 
 def default_file() -> Path:
@@ -129,6 +139,35 @@ def load_with_origins(
     except msgspec.ValidationError as e:
         raise ConfigError(_explain(str(e), origins)) from None
     return _styled(_checked(config), origins), origins
+
+
+def changed_recall(config: Config, changes: Mapping[str, Any], origin: str) -> RecallSettings:
+    """The settings of recall with some of them changed. A style that is among them sets anew what styles set and what is
+    not among them. Raises ConfigError as `load` does."""
+    values = msgspec.to_builtins(config)
+    if "style" in changes:
+        for name in styles.SET:
+            del values["recall"][name]
+    _merge(values, {"recall": dict(changes)})
+    try:
+        recall = _checked(msgspec.convert(values, Config, strict=False)).recall
+    except msgspec.ValidationError as e:
+        raise ConfigError(_explain(str(e), {f"recall.{key}": origin for key, _ in flat(changes)})) from None
+    return styles.resolve(recall, changes) if "style" in changes else recall
+
+
+def recall_settings(assignments: Iterable[str]) -> dict[str, Any]:
+    """The part under `recall` of assignments such as `recall.floor=0.4`, unchecked. Raises ConfigError."""
+    tree: dict[str, Any] = {}
+    for assignment in assignments:
+        key, given, value = assignment.partition("=")
+        first, _, rest = key.strip().partition(".")
+        if not given or first != "recall" or not rest:
+            raise ConfigError(
+                f"{assignment!r} sets no key of [recall]: write it as recall.KEY=VALUE, as recall.floor=0.4"
+            )
+        _merge(tree, _nested(rest.split("."), _parsed(value.strip())))
+    return tree
 
 
 def chosen_file(file: Path | None = None, environ: Mapping[str, str] | None = None) -> Path:

@@ -20,7 +20,7 @@ from recalld.doctor import Check
 
 PIPE_COLUMNS = 1_000_000  # nothing is folded or cut where no terminal is
 PREVIEW_CHARS = 300
-_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "partial": "yellow", "error": "bold red"}
+STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "partial": "yellow", "error": "bold red"}
 # Memories hold what anybody wrote; without this, a stored escape sequence would command the reader's terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -90,13 +90,15 @@ def status(result: Row) -> None:
         ("skipped", counts(_after(result["recalls"], "skipped:")) if skipped else ""),
         ("problems", counts({**_after(result["recalls"], "partial:"), **_after(result["recalls"], "error:")})),
         ("latency", ", ".join(f"{name} {ms:g} ms" for name, ms in result["latency_ms"].items())),
+        ("shortcuts", counts({k: n for k in ("cached", "shared") if (n := result.get(f"recalls_{k}", 0))})),
+        ("not logged", str(result.get("recalls_unlogged") or "")),
         ("late", Text(str(result["late"]), style="bold red" if result["late"] else "green")),
         ("open turns", str(result["open_turns"])),
         ("events", counts(result["events"])),
         ("ignored", counts(result["ignored"])),
         ("errors", counts(result["errors"])),
     ]
-    table = _grid()
+    table = grid()
     for name, value in facts:
         if value:
             table.add_row(Text(name, style="dim"), value if isinstance(value, Text) else Text(value))
@@ -146,7 +148,7 @@ def duration(seconds: float) -> str:
 
 
 def memories(result: Row) -> None:
-    table = _grid()
+    table = grid()
     for memory in result["memories"]:
         score = memory.get("score")
         head = Text.assemble((plain(memory["id"]), "bold"), (f"  {score:.2f}" if score is not None else "", "cyan"))
@@ -158,7 +160,7 @@ def memories(result: Row) -> None:
 
 def memory(result: Row) -> None:
     found, turn = result["memory"], result.get("turn")
-    table = _grid()
+    table = grid()
     table.add_row(
         Text(plain(found["id"]), style="bold"), Text.assemble(_kind(found), f", {moment(found['created_ms'])}")
     )
@@ -166,6 +168,9 @@ def memory(result: Row) -> None:
     for name, value in result.get("attributes", {}).items():
         shown = moment(value) if name == "expires_ms" else value
         table.add_row(Text(name.removesuffix("_ms").replace("_", " "), style="dim"), Text(plain(str(shown))))
+    if result.get("uses"):
+        used = f"{result['uses']} times, last on {moment(result['last_used_ms'])}"
+        table.add_row(Text("injected", style="dim"), Text(used))
     if turn:
         runs = ", ".join(turn["run_ids"])
         table.add_row(Text("session", style="dim"), Text(plain(turn["session"])))
@@ -205,7 +210,7 @@ def message(topic: str, payload: Row) -> None:
             "  ",
             (f"{plain(kind):<8}", "bold"),
             "  ",
-            Text(one_line(_essentials(kind, payload)), style=_STYLES.get(outcome, "")),
+            Text(one_line(_essentials(kind, payload)), style=STYLES.get(outcome, "")),
         )
     )
 
@@ -241,7 +246,7 @@ def check(found: Check) -> None:
     table.add_column(min_width=16)
     table.add_column()
     table.add_row(
-        Text(found.outcome, style=_STYLES[found.outcome]), Text(plain(found.name)), Text(one_line(found.detail, 600))
+        Text(found.outcome, style=STYLES[found.outcome]), Text(plain(found.name)), Text(one_line(found.detail, 600))
     )
     if found.remedy and found.outcome != "ok":
         table.add_row("", "", Text(f"→ {plain(found.remedy)}", style="italic"))
@@ -253,9 +258,9 @@ def verdict(found: list[Check]) -> None:
     warns = sum(c.outcome == "warn" for c in found)
     if fails or warns:
         parts = [f"{n} {name}{'s' if n > 1 else ''}" for n, name in ((fails, "failure"), (warns, "warning")) if n]
-        show(Text(), Text(" and ".join(parts), style=_STYLES["fail" if fails else "warn"]))
+        show(Text(), Text(" and ".join(parts), style=STYLES["fail" if fails else "warn"]))
     else:
-        show(Text(), Text("everything is well", style=_STYLES["ok"]))
+        show(Text(), Text("everything is well", style=STYLES["ok"]))
 
 
 # -- configuration
@@ -270,7 +275,7 @@ def settings(config: Config, origins: Mapping[str, str]) -> None:
         else:
             tables[""][key] = value
     lines = [
-        (name, f"{_toml_key(key)} = {_toml(value)}", f"{name}.{key}".lstrip("."))
+        (name, f"{_toml_key(key)} = {toml_value(value)}", f"{name}.{key}".lstrip("."))
         for name, table in tables.items()
         for key, value in table.items()
     ]
@@ -290,12 +295,12 @@ def _toml_key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
     """TOML writes text and numbers as JSON does, but for one control character."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_toml_key(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{_toml_key(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -309,5 +314,5 @@ def origins_of(config: Config, origins: Mapping[str, str]) -> dict[str, str]:
     return {key: origins.get(key, "default") for key, _ in configuration.flat(config_values(config))}
 
 
-def _grid() -> Table:
+def grid() -> Table:
     return Table.grid(padding=(0, 2, 0, 0))

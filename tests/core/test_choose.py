@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from core.test_pack import asked, memory
 from recalld.core.choose import choose, digest
@@ -78,6 +79,28 @@ def test_of_a_memory_shown_in_part_the_rest_may_come() -> None:
     recent = Recent({1: frozenset({0})}, first=False)
     assert chosen([long], recent, "boat") == [1]
     assert chosen([long], recent, "key") == []
+
+
+def test_what_is_left_out_has_its_reason() -> None:
+    ranked = [
+        memory(1, "Ada: I like tea.", turn=1),
+        memory(2, "Ada: I like tea.", turn=1, kind="fact"),
+        memory(3, "Ada: I like tea!", turn=2),
+        memory(4, "Bo: It rained.", turn=3),
+        memory(5, "Bo: The train is late.", turn=4),
+        memory(6, "Bo: The boat is green.", turn=5),
+        memory(7, "Bo: The boat is old.", turn=6, score=0.1),
+    ]
+    choose(ranked, replace(SETTINGS, items_max=1), {}, SHARE, Recent({4: None}, first=False))
+    assert [s.verdict for s in ranked] == ["", "same_turn", *["items_max"] * 4, "below_floor"]
+    for scored in ranked:
+        scored.verdict = ""
+    choose(ranked, replace(SETTINGS, items_max=2), {}, SHARE, Recent({4: None}, first=False))
+    reasons = ["", "same_turn", "near_duplicate", "given_recently", "", "items_max", "below_floor"]
+    assert [s.verdict for s in ranked] == reasons
+    other = memory(1)
+    choose([other], replace(SETTINGS, categories=("preference",)), {}, SHARE, Recent())
+    assert other.verdict == "category"
 
 
 def test_a_digest_tells_what_was_not_found() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from recalld.core.block import STYLES, BlockStyle, block
 from recalld.core.pack import BULLET_CHARS_MAX, LONG_CHARS, Packed, RecallSettings, pack, tokens
-from recalld.core.scored import Candidate, Scored
+from recalld.core.scored import Candidate, Ranked, Scored
 from recalld.core.words import terms
 
 SETTINGS = RecallSettings()
@@ -164,3 +164,13 @@ def test_within_budget_one_line_each(
     assert found.tokens == tokens(found.text, token_bytes) <= tokens_max
     if found.memories:
         assert len(found.text.split("\n")) == len(found.memories) + 3
+
+
+def test_what_has_no_place_says_so() -> None:
+    long = [memory(n, "y" * 300) for n in range(1, 6)]
+    packed = pack(long, RecallSettings(tokens_max=64), {})
+    held = {m.id for m in packed.memories}
+    assert 0 < len(held) < len(long)
+    assert all((scored.verdict == "budget") == (f"m{scored.memory.id}" not in held) for scored in long)
+    injected = {int(i[1:]) for i in held}
+    assert {c.verdict for c in Ranked(long).judged(injected)} == {"injected", "budget"}

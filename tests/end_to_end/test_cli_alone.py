@@ -22,6 +22,8 @@ from daemon_process import DaemonProcess, cli, cli_json, one_line
         ("forget", "m1", "-y"),
         ("toggle", "status"),
         ("tail",),
+        ("explain",),
+        ("replay-recall",),
     ],
 )
 def test_without_a_daemon_every_command_says_so(no_daemon: DaemonProcess, arguments: tuple[str, ...]) -> None:

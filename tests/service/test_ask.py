@@ -294,6 +294,7 @@ async def _toggled(house: House, state: str, session: str) -> dict[str, str]:
         store=house.store,
         memories=nothing,
         recall=house.recall,
+        recall_log=nothing,
         ingest=house.ingest,
         toggles=house.toggles,
         counters=house.counters,

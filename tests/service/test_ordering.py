@@ -78,6 +78,7 @@ class House:
             injection=Injection(BACKGROUND, lambda _: 0),
             counters=self.counters,
             find=lambda namespace: self.indexing.namespaces.get(namespace),
+            note=lambda question, ranked, body: None,
         )
 
     def _indexing(self) -> Indexing:
@@ -165,6 +166,20 @@ async def test_what_was_superseded_gives_its_place_to_its_successor(house: House
     assert list(await house.given("Ada lives in Bergen", limit=5)) == [new]
     await house.memories.forget("main", new)
     assert await house.given("Ada lives in Bergen") == {}
+
+
+async def test_what_is_said_of_memories_holds_for_the_same_question_at_once(house: House) -> None:
+    old = await house.note("Ada lives in Bergen")
+    new = await house.note("moved to Oslo now")
+    await house.note("the ferry sails at nine")
+    assert list(await house.given("Ada lives in Bergen")) == [old]
+    assert list(await house.given("Ada lives in Bergen")) == [old]
+    assert house.counters.cached == 1
+    await house.memories.link("main", old, new, "related_to")
+    assert set(await house.given("Ada lives in Bergen")) == {old, new}
+    await house.memories.supersede("main", [old], new)
+    assert set(await house.given("Ada lives in Bergen")) == {new}
+    assert house.counters.cached == 1
 
 
 async def test_what_has_expired_is_not_given_unless_it_is_pinned(house: House) -> None:

@@ -14,11 +14,13 @@ import pytest
 
 from recalld.core.features import encode, features_of
 from recalld.core.pack import RecallSettings
-from recalld.core.rank import Background
+from recalld.core.rank import WEIGHTS, Background
+from recalld.core.scored import Ranked
 from recalld.core.words import terms
 from recalld.edge.embed import DIMENSIONS, Embedder, Vectors
 from recalld.edge.lexical import LexicalIndex, LexicalState
 from recalld.edge.reader import Reader
+from recalld.edge.recalls import uses_unit
 from recalld.edge.store import Store
 from recalld.edge.units import Entry, MemoryRow, memories_unit
 from recalld.service.counters import Counters
@@ -48,8 +50,10 @@ class FakeEmbedder(Embedder):
         self.gate = threading.Event()
         self.gate.set()
         self.broken = False
+        self.asked = 0
 
     def embed(self, texts: list[str]) -> Vectors:
+        self.asked += 1
         self.gate.wait(10)
         if self.broken:
             raise RuntimeError("the embedder is broken")
@@ -71,6 +75,7 @@ class House:
 
     def __init__(self, folder: Path) -> None:
         self.counters = Counters()
+        self.noted: list[tuple[Question, Ranked | None, ContextBody]] = []
         self.embedder = FakeEmbedder()
         anyio.run(self._fill, folder)
         self.index = NamespaceIndex("main", folder / "index")
@@ -86,6 +91,7 @@ class House:
             injection=Injection(BACKGROUND, lambda namespace: len(self.index.vectors)),
             counters=self.counters,
             find={"main": self.index}.get,
+            note=self._note,
         )
         self.recall.start()
 
@@ -96,6 +102,9 @@ class House:
         entries = [Entry(" ".join(terms(text)), unit(text), encode(features_of(text, "Ada", None))) for text in TEXTS]
         assert await store.commit([memories_unit(rows, entries, store.model_id)]) == [None]
         await store.close()
+
+    def _note(self, question: Question, ranked: Ranked | None, body: ContextBody) -> None:
+        self.noted.append((question, ranked, body))
 
     def ask(self, query: str, ttl: float = TTL, **fields: Any) -> Callable[[], ContextBody]:
         """Returns a function that waits for the answer and checks that it came once."""
@@ -231,3 +240,144 @@ def test_questions_under_way_are_answered_when_recall_stops(house: House) -> Non
     assert wait().reason == "E_DEADLINE"
     house.close()
     stopping.join()
+
+
+# -- asked again, and asked together
+
+
+def test_the_same_words_again_are_answered_without_a_search(house: House) -> None:
+    first = house.ask("where are the winter tyres", ttl=10)()
+    house.embedder.gate.clear()
+    house.lexical.gate.clear()
+    again = house.ask("where are the winter tyres", ttl=10, session="another")()
+    assert (again.status, again.text, again.memories) == (first.status, first.text, first.memories)
+    assert (house.embedder.asked, house.counters.cached) == (1, 1)
+
+
+def test_a_write_to_the_namespace_makes_a_new_search(house: House) -> None:
+    house.ask("where are the winter tyres", ttl=10)()
+    house.index.changed()
+    house.ask("where are the winter tyres", ttl=10)()
+    assert (house.embedder.asked, house.counters.cached) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"query": "where are the summer tyres"},
+        {"settings": RecallSettings(floor=0.31)},
+        {"limit": 5},
+        {"context": "the car needs new ones"},
+        {"settings": RecallSettings(floor=0.3, cache_s=0)},
+    ],
+)
+def test_what_differs_or_is_no_prompt_is_searched_for(house: House, other: dict[str, Any]) -> None:
+    house.ask("where are the winter tyres", ttl=10)()
+    house.ask(**{"query": "where are the winter tyres", "ttl": 10, **other})()
+    assert (house.embedder.asked, house.counters.cached) == (2, 0)
+
+
+def test_a_late_search_leaves_nothing_to_be_answered_with(house: House) -> None:
+    house.embedder.gate.clear()
+    assert house.ask("where are the winter tyres")().status == "partial"
+    house.embedder.gate.set()
+    assert house.ask("where are the winter tyres", ttl=10)().status == "ok"
+    assert house.counters.cached == 0
+
+
+def test_those_who_ask_the_same_share_one_search_and_keep_their_own_deadlines(house: House) -> None:
+    house.embedder.gate.clear()
+    patient = [house.ask("where are the winter tyres", ttl=20, key=f"k{n}") for n in range(5)]
+    hurried = house.ask("where are the winter tyres")
+    other = house.ask("where are the summer tyres", ttl=20)
+    assert (hurried().status, hurried().reason) == ("partial", "vector_late")
+    house.embedder.gate.set()
+    answers = [wait() for wait in patient]
+    assert {answer.status for answer in [*answers, other()]} == {"ok"}
+    assert {answer.memories[0].id for answer in answers} == {"m1"}
+    assert (house.embedder.asked, house.counters.shared) == (2, 5)
+
+
+def test_a_patient_asker_is_served_by_the_search_of_one_who_ran_out_of_time(house: House) -> None:
+    house.embedder.gate.clear()
+    blocked = house.ask("where are the summer tyres", ttl=20)  # both wait behind it in the vector lane
+    hurried = house.ask("where are the winter tyres")
+    patient = house.ask("where are the winter tyres", ttl=20)
+    assert hurried().reason == "vector_late"
+    house.embedder.gate.set()
+    assert (patient().status, blocked().status) == ("ok", "ok")
+
+
+def test_nobody_shares_a_search_that_began_before_a_write(house: House) -> None:
+    house.embedder.gate.clear()
+    before = house.ask("where are the winter tyres", ttl=20)
+    house.index.changed()
+    after = house.ask("where are the winter tyres", ttl=20)
+    house.embedder.gate.set()
+    assert (before().status, after().status) == ("ok", "ok")
+    assert (house.embedder.asked, house.counters.shared) == (2, 0)
+
+
+def test_each_asker_decides_for_itself(house: House) -> None:
+    """What one asker's decisions say of a candidate is not said to the next."""
+    for _ in range(2):
+        house.ask("where are the winter tyres", ttl=10)()
+    house.recall.stop()
+    (_, first, _), (_, second, _) = house.noted
+    assert first is not None
+    assert second is not None
+    assert first.memories[0].memory.id == second.memories[0].memory.id
+    assert first.memories[0] is not second.memories[0]
+
+
+# -- what is said of it afterwards
+
+
+def test_what_is_noted_has_every_candidate_and_the_time_of_each_stage(house: House) -> None:
+    best, next_best = house.ask("where are the winter tyres", ttl=10, limit=2)().memories
+    settings = RecallSettings(floor=((best.score or 0) + (next_best.score or 0)) / 2)
+    house.ask("where are the winter tyres", ttl=10, settings=settings)()
+    house.recall.stop()
+    [(question, ranked, body)] = house.noted
+    assert ranked is not None
+    judged = ranked.judged({1}) + ranked.below().judged()
+    assert {c.id: c.verdict for c in judged} == {1: "injected", 2: "below_floor"}
+    assert all(set(WEIGHTS) <= set(c.parts) for c in judged)
+    assert set(question.stages) == {"vector", "lexical", "searched", "ranked", "ordered", "packed"}
+    assert body.memories
+
+
+def test_a_watched_question_is_neither_counted_nor_noted_nor_shared(house: House) -> None:
+    seen: list[ContextBody] = []
+    answered = threading.Event()
+
+    def watch(question: Question, ranked: Ranked | None, body: ContextBody) -> None:
+        seen.append(body)
+        answered.set()
+
+    house.ask("where are the winter tyres", ttl=10, watch=watch)()
+    assert answered.wait(10)
+    assert seen[0].status == "ok"
+    house.ask("where are the winter tyres", ttl=10)()
+    house.recall.stop()
+    assert (house.counters.recalls["ok"], len(house.counters.latencies_ms), len(house.noted)) == (1, 1, 1)
+    assert (house.counters.cached, house.embedder.asked) == (0, 2)
+
+
+def test_a_search_is_not_noted(house: House) -> None:
+    house.ask("barn lecture", ttl=10, limit=5)()
+    house.recall.stop()
+    assert house.noted == []
+
+
+def test_being_recalled_makes_nothing_more_relevant(house: House, tmp_path: Path) -> None:
+    async def use() -> None:
+        store = Store(tmp_path / "r.db")
+        await store.open("test")
+        assert await store.commit([uses_unit({2: (100, 1)})]) == [None]
+        assert await store.uses(2) == (100, 1)
+        await store.close()
+
+    before = house.ask("where are the winter tyres", ttl=10, limit=2)().memories
+    anyio.run(use)
+    assert house.ask("where are the winter tyres", ttl=10, limit=2)().memories == before

@@ -115,6 +115,7 @@ def test_the_table_of_limits(text: str) -> None:
         == f"the last {MESSAGES_MAX}, and {RAW_CHARS_MAX} characters of them, are read"
     )
     assert limits.pop("sessions turned off by `toggle`") == str(SESSIONS_MAX)
+    assert limits.pop("`last` of an `explain`") == f"{messages.RECALLS_MAX} recalls"
     assert limits.pop("nesting of `event` and `params`") == f"{messages.NESTING_MAX} levels"
     assert not limits, "a limit that no test knows"
 

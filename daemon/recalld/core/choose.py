@@ -8,7 +8,7 @@ from recalld.core.distinct import Said, adds_nothing, said
 from recalld.core.excerpt import Passage
 from recalld.core.given import Recent
 from recalld.core.pack import LONG_CHARS, RecallSettings
-from recalld.core.scored import Candidate, Scored
+from recalld.core.scored import Candidate, Scored, Verdict
 
 
 def choose(
@@ -22,22 +22,34 @@ def choose(
     the session was not given lately.
 
     `weights`: the query's terms with their idf. `share`: see `adds_nothing`. What was given holds no place, but what only
-    says the same again is not given either.
+    says the same again is not given either. Sets the verdict of all others.
     """
     chosen: list[Scored] = []
     known: list[Said] = []
-    relevant = (s for s in ranked if s.score >= settings.floor or s.via)
-    wanted = [s for s in relevant if _is_of(s.memory, settings.categories)]
-    for scored in _one_for_each_turn(wanted):
+    for scored in _one_for_each_turn([s for s in ranked if _is_wanted(s, settings)]):
+        if len(chosen) == settings.items_max:
+            scored.verdict = Verdict.ITEMS_MAX
+            continue
         says = said(scored.memory.text)
         if any(adds_nothing(says, old, share) for old in known):
+            scored.verdict = Verdict.NEAR_DUPLICATE
             continue
         known.append(says)
         if _tells_more(scored.memory, recent, weights):
             chosen.append(scored)
-            if len(chosen) == settings.items_max:
-                break
+        else:
+            scored.verdict = Verdict.GIVEN_RECENTLY
     return chosen
+
+
+def _is_wanted(scored: Scored, settings: RecallSettings) -> bool:
+    if scored.score < settings.floor and not scored.via:
+        scored.verdict = Verdict.BELOW_FLOOR
+        return False
+    if not _is_of(scored.memory, settings.categories):
+        scored.verdict = Verdict.CATEGORY
+        return False
+    return True
 
 
 def _one_for_each_turn(ranked: Sequence[Scored]) -> list[Scored]:
@@ -52,6 +64,10 @@ def _one_for_each_turn(ranked: Sequence[Scored]) -> list[Scored]:
         elif turn_id not in kept:
             turn = turns.get(turn_id, scored)
             kept[turn_id] = turn if len(turn.memory.text) <= LONG_CHARS else scored
+    ids = {scored.memory.id for scored in kept.values()}
+    for scored in ranked:
+        if scored.memory.id not in ids:
+            scored.verdict = Verdict.SAME_TURN
     return list(kept.values())
 
 

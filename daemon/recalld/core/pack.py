@@ -13,7 +13,7 @@ from recalld.core.excerpt import CHARS_MIN, Excerpt, Passage
 from recalld.core.given import Shown
 from recalld.core.policy import SOURCE_PRIORS
 from recalld.core.query import QuerySettings
-from recalld.core.scored import Candidate, Scored
+from recalld.core.scored import Candidate, Scored, Verdict
 from recalld.wire.messages import TEXT_CHARS_MAX, TTL_MS_DEFAULT, Memory, Placement, Ttl
 
 TOKEN_BYTES = 4  # near for English, and for ideographs (3 bytes, about 0.75 tokens)
@@ -40,6 +40,7 @@ class RecallSettings(QuerySettings, frozen=True, forbid_unknown_fields=True):
     bytes. `cold_start`: what a session's first prompt gets beside what was found for it; at most `cold_start_tokens`.
     `source_priors`: by pattern of a memory's path, how much higher or lower it is ordered. `directives`: what is offered
     beside what was searched, `directives_max` memories in one block at most.
+    `cache_s`: how long the same words find the same, where nothing was written meanwhile; 0: not at all.
     """
 
     items_max: Annotated[int, Meta(ge=1, le=ITEMS_MAX)] = 5
@@ -60,6 +61,7 @@ class RecallSettings(QuerySettings, frozen=True, forbid_unknown_fields=True):
     source_priors: Annotated[dict[str, Prior], Meta(max_length=64)] = field(default_factory=SOURCE_PRIORS.copy)
     directives: Annotated[tuple[Directive, ...], Meta(max_length=64)] = ()
     directives_max: Annotated[int, Meta(ge=0, le=50)] = 4
+    cache_s: Annotated[int, Meta(ge=0, le=120)] = 15
 
 
 class Packed(Struct, frozen=True):
@@ -84,7 +86,7 @@ def pack(
     hint: str = "",
 ) -> Packed:
     """Within the token budget: long memories are cut to an even share of what the short ones leave, to the sentences that
-    hold the query's terms (`weights`: with their idf); one whose share would say nothing is passed over.
+    hold the query's terms (`weights`: with their idf); one whose share would say nothing is passed over, and its verdict says so.
 
     `newest` and `hint` are a cold start. They take what is left, if all that was chosen has a place.
     """
@@ -96,6 +98,10 @@ def pack(
         if not failed:
             break
         items.remove(failed[-1])
+    placed = {item.given.id for item in items}
+    for scored in chosen:
+        if scored.memory.id not in placed:
+            scored.verdict = Verdict.BUDGET
     lines: list[str] = []
     if len(items) == len(chosen):
         left = min(left - sum(item.bytes for item in items), settings.cold_start_tokens * settings.token_bytes)

@@ -28,6 +28,7 @@ STYLES: dict[str, Style] = {
     "recall-heavy": Style(floor=0.85, items=2.0),
     "preference-only": Style(floor=0.9, categories=("preference", "rule")),
 }
+SET = ("floor", "items_max", "categories")  # by a style
 BY_MODE = {"message": "balanced", "recent": "balanced", "full": "contextual"}
 
 

@@ -109,5 +109,22 @@ MIGRATIONS: tuple[str, ...] = (
         session TEXT NOT NULL,
         PRIMARY KEY (agent, session)
     ) WITHOUT ROWID;
+    CREATE TABLE recalls (           -- the log of answered prompts: bounded, and no memory's text is in it
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        namespace TEXT NOT NULL,
+        agent TEXT NOT NULL,
+        session TEXT NOT NULL,
+        run_id TEXT NOT NULL,        -- '' where the host named none
+        at_ms INTEGER NOT NULL,
+        quotes INTEGER NOT NULL,     -- 1: the turns before it are in it
+        record BLOB NOT NULL         -- MessagePack: what was asked, found and decided, and how long it took
+    );
+    CREATE INDEX recalls_of_agent ON recalls (namespace, agent, id);
+    CREATE INDEX recalls_by_time ON recalls (at_ms);
+    CREATE TABLE uses (              -- how often a memory was injected; ranking does not look at it
+        memory_id INTEGER PRIMARY KEY REFERENCES memories (id) ON DELETE CASCADE,
+        uses INTEGER NOT NULL,
+        last_used_ms INTEGER NOT NULL
+    );
     """,
 )

@@ -15,6 +15,7 @@ import msgspec
 from recalld.core.sequence import Source
 from recalld.core.signals import Signal
 from recalld.edge.migrations import MIGRATIONS
+from recalld.edge.recalls import RecallRecord, record_of
 from recalld.edge.units import MEMORY_COLUMNS, TURN_COLUMNS, MemoryRow, Statement, TurnRow, Unit
 from recalld.errors import StorageError
 
@@ -235,6 +236,41 @@ class Store:
         return await self.rows(
             "SELECT from_id, to_id, type FROM links WHERE namespace = ? AND from_id = ?", namespace, memory_id
         )
+
+    async def memories_by_id(self, namespace: str, ids: Sequence[int]) -> dict[int, MemoryRow]:
+        """Those of these memories that the namespace has."""
+        rows = await self.rows(
+            f"SELECT {MEMORY_COLUMNS} FROM memories WHERE namespace = ? AND id IN (SELECT value FROM json_each(?))",
+            namespace,
+            msgspec.json.encode(list(ids)).decode(),
+        )
+        return {row[0]: MemoryRow(*row) for row in rows}
+
+    async def uses(self, memory_id: int) -> tuple[int, int | None]:
+        """(how often a memory was injected, Unix ms of the last time)."""
+        rows = await self.rows("SELECT uses, last_used_ms FROM uses WHERE memory_id = ?", memory_id)
+        return (rows[0][0], rows[0][1]) if rows else (0, None)
+
+    async def recall(self, namespace: str, agent: str, recall_id: int) -> RecallRecord | None:
+        """A logged recall of this agent."""
+        sql = "SELECT record FROM recalls WHERE namespace = ? AND agent = ? AND id = ?"
+        rows = await self.rows(sql, namespace, agent, recall_id)
+        return record_of(rows[0][0]) if rows else None
+
+    async def last_recalls(
+        self, namespace: str, agent: str, session: str | None, run_id: str | None, limit: int
+    ) -> list[tuple[int, RecallRecord]]:
+        """(id, record) of the latest of this agent, the latest first; of a session or a run, if given."""
+        rows = await self.rows(
+            "SELECT id, record FROM recalls WHERE namespace = ? AND agent = ? AND session = coalesce(?, session)"
+            " AND run_id = coalesce(?, run_id) ORDER BY id DESC LIMIT ?",
+            namespace,
+            agent,
+            session,
+            run_id,
+            limit,
+        )
+        return [(row[0], record_of(row[1])) for row in rows]
 
     async def note_by_text(self, namespace: str, text: str) -> int | None:
         rows = await self.rows(

@@ -230,12 +230,20 @@ def noted_unit(turn_ids: Sequence[int]) -> Unit:
 
 
 def forget_turn_unit(turn_id: int) -> Unit:
-    """The turn stays counted; its words go."""
+    """The turn stays counted; its words go, also those in the log of recalls: its prompt, and what quotes it."""
     return [
+        (
+            "DELETE FROM recalls WHERE id IN (SELECT r.id FROM turns t JOIN recalls r"
+            " ON r.namespace = t.namespace AND r.agent = t.agent AND r.session = t.session"
+            " WHERE t.id = ? AND (r.run_id IN (SELECT run_id FROM turn_runs WHERE turn_id = t.id)"
+            " OR r.run_id = '' AND r.at_ms BETWEEN t.opened_ms AND t.closed_ms"
+            " OR r.quotes AND r.at_ms >= t.opened_ms))",
+            [(turn_id,)],
+        ),
         (
             "UPDATE turns SET user = '', assistant = '', transcript = NULL, reason = 'forgotten', noted = 1 WHERE id = ?",
             [(turn_id,)],
-        )
+        ),
     ]
 
 

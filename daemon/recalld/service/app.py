@@ -39,6 +39,7 @@ from recalld.service.notes import Notes
 from recalld.service.notices import Notices
 from recalld.service.ranking import Ranker
 from recalld.service.recall import Recall
+from recalld.service.recall_log import RecallLog
 from recalld.service.rpc import RpcService
 from recalld.service.toggles import Toggles
 from recalld.service.writer import Writer
@@ -121,6 +122,7 @@ class Daemon:
         reader = Reader(self.store.path, self.store.model_id)
         stack.callback(reader.close)
         background = load_background()
+        self.recall_log = RecallLog(self.writer, counters, lambda: self.config)
         self.recall = Recall(
             readers=lambda: Reader(self.store.path, self.store.model_id),
             embedder=embedder,
@@ -128,6 +130,7 @@ class Daemon:
             injection=Injection(background, self._held),
             counters=counters,
             find=lambda namespace: self.indexing.namespaces.get(namespace),
+            note=self.recall_log.note,
         )
         self.indexing = Indexing(
             folder=data / "index",
@@ -184,6 +187,7 @@ class Daemon:
             store=self.store,
             memories=self.memories,
             recall=self.recall,
+            recall_log=self.recall_log,
             ingest=self.ingest,
             toggles=toggles,
             counters=counters,
@@ -203,6 +207,7 @@ class Daemon:
             self.ingest.run,
             self.ingest.run_timers,
             self.notes.run,
+            self.recall_log.run,
             self._report,
         ):
             tg.start_soon(task)
@@ -218,6 +223,7 @@ class Daemon:
         await self.capture.idle()
         await self.notes.write()
         await self.indexing.flush()
+        await self.recall_log.write()
         return count
 
     async def _drain_and_stop(self, tg: anyio.abc.TaskGroup) -> None:
@@ -315,6 +321,9 @@ class Daemon:
             latency_ms=c.latency(),
             late=c.late,
             open_turns=self.ingest.book.open_turns,
+            recalls_cached=c.cached,
+            recalls_shared=c.shared,
+            recalls_unlogged=c.unlogged,
             faults=[*(f"{thing}: {what}" for thing, what in c.faults.items()), *self._unaccounted()],
         )
 

@@ -22,6 +22,9 @@ class Counters:
         self.finished: Counter[str] = Counter()  # turns by agent: stored with an outcome
         self.recalls: Counter[str] = Counter()  # by status, and status:reason
         self.late = 0
+        self.cached = 0  # recalls answered with what was found a moment ago
+        self.shared = 0  # recalls that shared the search of another
+        self.unlogged = 0  # recalls that the log had no room for, or could not write
         self.latencies_ms: deque[float] = deque(maxlen=LATENCIES_KEPT)
         self.faults: dict[str, str] = {}  # what is wrong now, by the thing
 

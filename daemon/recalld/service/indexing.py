@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -35,8 +36,12 @@ DERIVE_ROWS = 512
 RETRY_SECONDS = 5.0
 
 
+_generations = itertools.count(1)  # of all namespaces: an index that was made anew has none of the old one's
+
+
 class NamespaceIndex:
-    """Both indexes of one namespace, and what they have yet to take in."""
+    """Both indexes of one namespace, and what they have yet to take in. `generation` is another one as soon as a question
+    could find something else."""
 
     def __init__(self, namespace: str, folder: Path) -> None:
         self.namespace = namespace
@@ -49,6 +54,10 @@ class NamespaceIndex:
         self.removed: list[int] = []
         self.entities = Entities()
         self.linked = False  # whether there are links that recall follows
+        self.generation = next(_generations)
+
+    def changed(self) -> None:
+        self.generation = next(_generations)
 
 
 class Indexing:
@@ -169,6 +178,7 @@ class Indexing:
             index.added.append((memory.id, entry.terms))
             if memory.entity:
                 self.know(memory.namespace, memory.entity)
+            index.changed()
         if memories:
             self._wake.set()
 
@@ -176,6 +186,11 @@ class Indexing:
         """A memory of the namespace is about this entity."""
         if (index := self.namespaces.get(namespace)) is not None and not index.entities.add(entity):
             self._counters.ignored["entities_known"] += 1
+
+    def changed(self, namespace: str) -> None:
+        """What the record says of memories of the namespace is not what it was."""
+        if (index := self.namespaces.get(namespace)) is not None:
+            index.changed()
 
     def link(self, namespace: str) -> None:
         """The namespace has links that recall follows."""
@@ -187,6 +202,7 @@ class Indexing:
         if (index := self.namespaces.get(namespace)) is not None and memory_ids:
             index.removed.extend(memory_ids)
             index.features.remove(memory_ids)
+            index.changed()
             self._wake.set()
 
     # -- tasks
@@ -223,6 +239,7 @@ class Indexing:
             self._not_written(index, e)
             return False
         index.broken = False
+        index.changed()
         self._counters.faults.pop("word index", None)
         return True
 

@@ -133,6 +133,7 @@ class Memories:
             await self._writer.write(unit)
         if attributes.entity:
             self._indexing.know(namespace, attributes.entity)
+        self._indexing.changed(namespace)
 
     async def supersede(self, namespace: str, memory_ids: Sequence[int], successor: int) -> bool:
         """Have one memory hold instead of others. False if the namespace lacks it; others that it lacks change nothing.
@@ -143,6 +144,7 @@ class Memories:
             if await self._store.memory(namespace, successor) is None:
                 return False
             await self._writer.write(supersede_unit(namespace, memory_ids, successor))
+            self._indexing.changed(namespace)
             return True
 
     async def link(self, namespace: str, from_id: int, to_id: int, kind: LinkType) -> bool:
@@ -156,6 +158,7 @@ class Memories:
             if (from_id, to_id, kind) not in await self._store.links_from(namespace, from_id):
                 return False
             self._indexing.link(namespace)
+            self._indexing.changed(namespace)
             return True
 
     async def forget(self, namespace: str, memory_id: int) -> list[int] | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
+import numpy as np
 from msgspec import Struct
 
 from recalld.core import rank
-from recalld.core.scored import Scored
+from recalld.core.scored import Below, Ranked, Scored
 from recalld.edge.embed import Vector
 from recalld.edge.features import FeatureIndex
 from recalld.edge.lexical import LexicalHits
@@ -37,29 +39,38 @@ class Ranker:
         reader: Reader,
         wanted: float,
         offered: Offered,
-    ) -> list[Scored]:
-        """Best first. `wanted`: so many (int), or those with at least this score (float) and the directed ones. None: that
+    ) -> Ranked:
+        """`wanted`: so many (int), or those with at least this score (float) and the directed ones. None: that
         search was late.
 
         What was found and its neighbours are scored; only what is wanted is read as a whole: a handful of eighty.
         """
         rows = features.read([*(words.ids if words else ()), *(near.ids if near else ()), *offered.ids])
         if not rows.ids:
-            return []
+            return Ranked([])
         asked = rank.understand(query, context, words.df if words else {}, words.docs if words else 0, self._background)
         parts = rank.parts(asked, near.query if near else None, rows)
         scores = rank.scores(parts).round(4)
-        best = sorted(range(len(rows.ids)), key=lambda i: (-scores[i], rows.ids[i]))
+        order = sorted(range(len(rows.ids)), key=lambda i: (-scores[i], rows.ids[i]))
         if isinstance(wanted, int):
-            best = best[:wanted]
+            best = order[:wanted]
         else:
-            best = [i for i in best if scores[i] >= wanted or rows.ids[i] in offered.directed]
+            best = [i for i in order if scores[i] >= wanted or rows.ids[i] in offered.directed]
         by_id = {row.id: row for row in reader.candidates(namespace, [rows.ids[i] for i in best])} if best else {}
-        return [
+        memories = [
             Scored(row, float(scores[i]), {name: float(values[i]) for name, values in parts.items()})
             for i in best
             if (row := by_id.get(rows.ids[i])) is not None
         ]
+        if isinstance(wanted, int) or len(best) == len(order):
+            return Ranked(memories)
+        low = [i for i in order if i not in best]
+        return Ranked(memories, partial(_below, rows.ids, scores, parts, low))
+
+
+def _below(ids: Sequence[int], scores: rank.Floats, parts: Mapping[str, rank.Floats], low: Sequence[int]) -> Below:
+    columns = np.stack(list(parts.values()))[:, low].round(4).tolist()
+    return Below([ids[i] for i in low], scores[low].tolist(), dict(zip(parts, columns, strict=True)))
 
 
 def searched(query_terms: Sequence[str]) -> list[str]:

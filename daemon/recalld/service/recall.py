@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from recalld import log
+from recalld.core.flight import Flight, Flights
 from recalld.core.pack import RecallSettings, memory_of
 from recalld.core.race import Race, Runner
+from recalld.core.recent import RecentlyFound
+from recalld.core.scored import Ranked
 from recalld.core.words import terms
 from recalld.edge.embed import Embedder
 from recalld.edge.lexical import LexicalHits
@@ -43,13 +47,28 @@ IDLE_LOOK_SECONDS = 0.005
 WAITING_MAX = 256  # questions under way; one more is answered E_BUSY at once
 
 
+class Asked(Struct, frozen=True):
+    """What those who ask the same have in common."""
+
+    namespace: str
+    query: str
+    context: str
+    settings: RecallSettings
+    first: bool
+
+    def __hash__(self) -> int:  # settings have tables in them, and are nearly always the same
+        return hash((self.namespace, self.query, self.context, self.first))
+
+
 class Question(Struct, eq=False):
     """What is asked, until when (monotonic seconds), and where the answer goes.
 
     `query`: the asker's own words; `context`: those of recent turns, which help at a lower weight.
     `limit` None: an injection (floor, budget); else a ranked list of so many. `answer` is called once, in one of
     recall's threads or in the asker's, and must not block. `session` names the agent's conversation,
-    `session_id` its transcript. `stages`: when each step of it was done.
+    `session_id` its transcript. `stages`: when each step of it was done. `source`: where what was found comes from.
+    `watch`: a question that is asked to see what comes of it: nothing is counted, logged or taken for given, and `watch`
+    gets what the log would. `first`: the session's first prompt, where directives ask for that.
     """
 
     key: str
@@ -65,9 +84,13 @@ class Question(Struct, eq=False):
     session_id: str | None = None
     run_id: str = ""
     limit: int | None = None
+    watch: Callable[[Question, Ranked | None, ContextBody], None] | None = None
+    source: Literal["search", "shared", "cache"] = "search"
+    generation: int = 0
     terms: list[str] = field(default_factory=list)
     stages: dict[str, float] = field(default_factory=dict)
     offered: Offered = field(default_factory=Offered)
+    first: bool = False
 
     def done(self, stage: str) -> None:
         self.stages[stage] = time.monotonic()
@@ -76,6 +99,13 @@ class Question(Struct, eq=False):
     def whole(self) -> str:
         """Query and context as one text."""
         return f"{self.query}\n{self.context}" if self.context else self.query
+
+    @property
+    def same(self) -> Asked | None:
+        """All that what is found depends on; None where it is to be searched for in any case."""
+        if self.watch or self.limit is not None:
+            return None
+        return Asked(self.namespace, self.query, self.context, self.settings, self.first)
 
     @property
     def candidates(self) -> int:
@@ -88,8 +118,16 @@ class Question(Struct, eq=False):
         return self.deadline - min(self.settings.margin_ms / 1000, (self.deadline - self.started) / 3)
 
 
+class Found(NamedTuple):
+    """What is ranked for a question, what the word index knows of its terms, and what was looked up beside."""
+
+    ranked: Ranked
+    words: LexicalHits | None
+    offered: Offered
+
+
 class Recall:
-    """`ask` from the event loop; `readers` makes a reader for each thread."""
+    """`ask` from the event loop; `readers` makes a reader for each thread; `note` takes each answer after it was sent."""
 
     def __init__(
         self,
@@ -100,6 +138,7 @@ class Recall:
         injection: Injection,
         counters: Counters,
         find: Callable[[str], NamespaceIndex | None],
+        note: Callable[[Question, Ranked | None, ContextBody], None],
     ) -> None:
         self._readers = readers
         self._embedder = embedder
@@ -107,10 +146,14 @@ class Recall:
         self._injection = injection
         self._counters = counters
         self._find = find
+        self._note = note
         self._log = log.get("recall")
-        self._lanes: dict[str, SimpleQueue[Question | None]] = {lane: SimpleQueue() for lane in LANES}
-        self._lock = threading.Lock()  # around the race, the idle work and the keeper's alarm
+        self._lanes: dict[str, SimpleQueue[Flight[Question, Any] | None]] = {lane: SimpleQueue() for lane in LANES}
+        self._lock = threading.Lock()  # around the race, what is shared, the idle work and the keeper's alarm
         self._race: Race[Question, Any] = Race(LANES)
+        self._flights: Flights[Question, Any] = Flights(LANES)
+        self._recent: RecentlyFound[Found] = RecentlyFound()
+        self._ready: deque[tuple[Question, Found]] = deque()  # found before: the keeper answers them
         self._idle_work: list[Callable[[], None]] = []
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._alarm = 0.0  # until when the keeper sleeps
@@ -142,23 +185,59 @@ class Recall:
         self._injection.forget((agent, session))
 
     def ask(self, question: Question) -> None:
-        if self._find(question.namespace) is None:
+        index = self._find(question.namespace)
+        if index is None:
             self._finish(question, "empty", None)
+            return
+        question.generation = index.generation
+        directives = question.limit is None and question.settings.directives
+        question.first = bool(directives) and self._injection.is_first(question)
+        if len(self._ready) < WAITING_MAX and (found := self._found_before(question)) is not None:
+            question.source = "cache"
+            self._counters.cached += 1
+            self._ready.append((question, found))
+            self._wake.put(None)
             return
         question.terms = terms(question.whole)
         cutoff = question.cutoff
+        flight = None
         with self._lock:
             busy = len(self._race) >= WAITING_MAX
-            if not busy and not self._race.start(question.key, question, cutoff):
-                return  # the same question again; its answer is under way
+            if not busy:
+                if not self._race.start(question.key, question, cutoff):
+                    return  # the same question again; its answer is under way
+                flight = self._board(question)
             late_alarm = self._alarm > cutoff
         if busy:
             self._finish(question, "error", Code.BUSY.value)
             return
-        for queue in self._lanes.values():
-            queue.put(question)
+        if flight is not None:
+            for queue in self._lanes.values():
+                queue.put(flight)
         if late_alarm:
             self._wake.put(None)
+
+    def _found_before(self, question: Question) -> Found | None:
+        if not question.settings.cache_s or (key := question.same) is None:
+            return None
+        with self._lock:
+            found = self._recent.get(key, question.generation, time.monotonic())
+        return found._replace(ranked=found.ranked.undecided()) if found else None
+
+    def _board(self, question: Question) -> Flight[Question, Any] | None:
+        """The search that it has to begin; None where it shares one that is under way."""
+        key = question.same
+        if key is not None:
+            now = time.monotonic()
+            shared = self._flights.join(key, question, question.generation, now, question.deadline)
+            if shared is not None:
+                question.offered = shared.askers[0].offered
+                question.source = "shared"
+                self._counters.shared += 1
+                for lane, value in shared.found.items():  # one at most: the second ends the flight
+                    self._race.result(question.key, lane, value)
+                return None
+        return self._flights.begin(key, question, question.generation, question.deadline)
 
     def when_idle(self, work: Callable[[], None]) -> None:
         """Run `work` in the keeper while no question is under way; return when it is done, or raise what it raised."""
@@ -189,7 +268,8 @@ class Recall:
             self.beat = now = time.monotonic()
             with self._lock:
                 due = self._race.due(now)
-                work = self._idle_work.pop(0) if self._idle_work and not len(self._race) else None
+                busy = len(self._race) or self._ready
+                work = self._idle_work.pop(0) if self._idle_work and not busy else None
                 cutoff = self._race.next_cutoff()
                 self._alarm = now + KEEPER_SECONDS if cutoff is None else min(cutoff, now + KEEPER_SECONDS)
                 if self._idle_work:  # a question that ends does not wake the keeper
@@ -198,6 +278,8 @@ class Recall:
                 self._complete(runner, reader)
             if work is not None:
                 work()
+            elif self._ready:
+                self._answer_ready(reader)
             elif not due:
                 with suppress(Empty):
                     self._wake.get(timeout=max(0.0, self._alarm - time.monotonic()))
@@ -207,9 +289,17 @@ class Recall:
             due = self._race.due(float("inf"))
         for runner in due:
             self._complete(runner, reader)
+        while self._ready:
+            self._answer_ready(reader)
         for work in self._idle_work:
             work()
         reader.close()
+
+    def _answer_ready(self, reader: Reader) -> None:
+        """One: a cutoff may be due after it."""
+        question, found = self._ready.popleft()
+        question.offered = found.offered
+        self._answer(question, lambda: found, reader, None)
 
     # -- in whichever thread has the last word
 
@@ -219,37 +309,60 @@ class Recall:
         if len(late) == len(LANES):
             self._finish(question, "error", Code.DEADLINE.value)
             return
+        question.done("searched")
         reason = f"{late[0]}_late" if late else None
+        self._answer(question, lambda: self._rank(runner, reader, whole=not late), reader, reason)
+
+    def _rank(self, runner: Runner[Question, Any], reader: Reader, *, whole: bool) -> Found:
+        """`whole`: no search was late, so that others who ask the same may have it."""
+        question = runner.question
+        if whole and question.source == "shared" and (before := self._found_before(question)) is not None:
+            return before
+        index = self._find(question.namespace)
+        assert index is not None
         words = runner.results.get("lexical")
+        ranked = self._ranker.rank(
+            question.namespace,
+            question.query,
+            question.context,
+            words,
+            runner.results.get("vector"),
+            index.features,
+            reader,
+            question.settings.floor if question.limit is None else question.limit + SPARE,
+            question.offered,
+        )
+        question.done("ranked")
+        found = Found(ranked, words, question.offered)
+        if whole and question.settings.cache_s and (key := question.same) is not None:
+            until = time.monotonic() + question.settings.cache_s
+            with self._lock:
+                self._recent.put(key, found._replace(ranked=ranked.undecided()), question.generation, until)
+        return found
+
+    def _in_order(self, question: Question, ranked: Ranked, reader: Reader) -> Ranked:
+        index = self._find(question.namespace)
+        ordered = order(
+            question.namespace,
+            ranked.memories,
+            question.offered,
+            question.settings,
+            reader,
+            now_ms(),
+            follow_links=question.limit is None and index is not None and index.linked,
+        )
+        question.done("ordered")
+        return ranked.in_order(ordered)
+
+    def _answer(self, question: Question, find: Callable[[], Found], reader: Reader, reason: str | None) -> None:
+        """`reason`: what was late."""
         try:
-            question.done("searched")
-            index = self._find(question.namespace)
-            assert index is not None
-            ranked = self._ranker.rank(
-                question.namespace,
-                question.query,
-                question.context,
-                words,
-                runner.results.get("vector"),
-                index.features,
-                reader,
-                question.settings.floor if question.limit is None else question.limit + SPARE,
-                question.offered,
-            )
-            ranked = order(
-                question.namespace,
-                ranked,
-                question.offered,
-                question.settings,
-                reader,
-                now_ms(),
-                follow_links=question.limit is None and index.linked,
-            )
-            question.done("ranked")
+            found = find()
+            ranked = self._in_order(question, found.ranked, reader)
             if question.limit is None:
-                body = self._injection.compose(question, ranked, words, reader, reason)
+                body = self._injection.compose(question, ranked.memories, found.words, reader, reason)
             else:
-                memories = [memory_of(scored) for scored in ranked[: question.limit]]
+                memories = [memory_of(scored) for scored in ranked.memories[: question.limit]]
                 body = ContextBody("partial" if reason else "ok", 0.0, reason=reason, memories=memories)
             question.done("packed")
         except StorageError as e:
@@ -259,35 +372,48 @@ class Recall:
             self._log.exception("recall failed")
             self._finish(question, "error", Code.INTERNAL.value)
         else:
-            self._send(question, body)
+            self._send(question, body, ranked)
 
     def _finish(self, question: Question, status: Status, reason: str | None) -> None:
         self._send(question, ContextBody(status, 0.0, reason=reason))
 
-    def _send(self, question: Question, body: ContextBody) -> None:
+    def _send(self, question: Question, body: ContextBody, ranked: Ranked | None = None) -> None:
         body.elapsed_ms = round((time.monotonic() - question.started) * 1000, 3)
         question.answer(body)
-        if question.limit is None:  # a tool's search is not a recall
-            self._counters.recall(body.status, body.reason, body.elapsed_ms)
+        if question.watch is not None:
+            question.watch(question, ranked, body)
+            return
         if time.monotonic() > question.deadline:
             self._counters.late += 1
+        if question.limit is None:  # a tool's search is not a recall
+            self._counters.recall(body.status, body.reason, body.elapsed_ms)
+            self._note(question, ranked, body)
 
     # -- the lanes
 
     def _run_lane(self, lane: str, search: Callable[[Question, NamespaceIndex, Reader], Any]) -> None:
         reader = self._readers()
-        while (question := self._lanes[lane].get()) is not None:
+        while (flight := self._lanes[lane].get()) is not None:
+            question = flight.askers[0]
             result = None
             index = self._find(question.namespace)
-            if index is not None and time.monotonic() < question.deadline:
+            with self._lock:  # nobody joins between this look and its end
+                in_time = time.monotonic() < flight.deadline
+            if index is not None and in_time:
                 try:
                     result = search(question, index, reader)
                 except Exception:
                     self._log.exception("search failed", lane=lane)
             with self._lock:
-                runner = self._race.result(question.key, lane, result)
-            if runner is not None:
-                self._complete(runner, reader)
+                askers = self._flights.landed(flight, lane, result)
+            for asker in askers:
+                asker.offered = question.offered
+                if result is not None:
+                    asker.done(lane)
+                with self._lock:  # each only when its turn comes: until then the keeper has an eye on it
+                    runner = self._race.result(asker.key, lane, result)
+                if runner is not None:
+                    self._complete(runner, reader)
         reader.close()
 
     def _search_words(self, question: Question, index: NamespaceIndex, reader: Reader) -> LexicalHits | None:
@@ -314,5 +440,5 @@ class Recall:
             reader,
             search,
             now_ms(),
-            first=bool(settings.directives) and self._injection.is_first(question),
+            first=question.first,
         )

@@ -19,10 +19,12 @@ from recalld.edge.store import Store
 from recalld.edge.units import EVERYWHERE, Attributes, MemoryRow
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
+from recalld.service.explaining import Explaining
 from recalld.service.ingest import Ingest
 from recalld.service.memories import Memories
 from recalld.service.notices import now_ms
 from recalld.service.recall import Question, Recall
+from recalld.service.recall_log import RecallLog
 from recalld.service.toggles import SESSIONS_MAX, Toggles
 from recalld.wire import messages as m
 from recalld.wire import operations as o
@@ -41,6 +43,7 @@ class RpcService:
         store: Store,
         memories: Memories,
         recall: Recall,
+        recall_log: RecallLog,
         ingest: Ingest,
         toggles: Toggles,
         counters: Counters,
@@ -52,6 +55,7 @@ class RpcService:
         self._store = store
         self._memories = memories
         self._recall = recall
+        self._recall_log = recall_log
         self._ingest = ingest
         self._toggles = toggles
         self._counters = counters
@@ -60,6 +64,7 @@ class RpcService:
         self._drain = drain
         self._token = token
         self._log = log.get("rpc")
+        explaining = Explaining(store, recall, recall_log, config)
         self._handlers: dict[str, Handler] = {
             "search": self._search,
             "get": self._get,
@@ -68,6 +73,8 @@ class RpcService:
             "status": self._get_status,
             "publish": self._publish,
             "recall": self._get_context,
+            "explain": explaining.explain,
+            "replay_recall": explaining.replay,
             "drain": self._drain_turns,
             "toggle": self._toggle,
         }
@@ -169,7 +176,10 @@ class RpcService:
             raise ProtocolError(Code.NOT_FOUND, f"memory {params.id} is not known")
         turn = await self._store.turn(memory.turn_id) if memory.turn_id is not None else None
         runs = await self._store.runs_of(turn.id) if turn else []
+        uses, last_used_ms = await self._store.uses(memory.id)
         return o.GetResult(
+            uses=uses,
+            last_used_ms=last_used_ms,
             memory=_shown(memory, turn.session if turn else None, runs),
             attributes=_attributes(memory),
             turn=None
@@ -200,6 +210,7 @@ class RpcService:
         return o.StoreResult(f"m{memory_id}", stored)
 
     async def _forget(self, request: m.Request, params: o.ForgetParams) -> o.ForgetResult:
+        await self._recall_log.write()  # so that nothing about it comes to the log later
         ids = await self._memories.forget(self._namespace(request), _number(params.id))
         if ids is None:
             raise ProtocolError(Code.NOT_FOUND, f"memory {params.id} is not known")

@@ -21,6 +21,7 @@ UNACKED_MAX = 8192  # events one publisher may have unacknowledged; the same as 
 TTL_MS_DEFAULT = 100
 TTL_MS_MAX = 60_000
 LIST_ITEMS_MAX = 100
+RECALLS_MAX = 50  # in one reply: with prompts of full length they still fit a message
 NESTING_MAX = 64  # levels of `event` and `params`; hosts use about ten, and the interpreter's stack ends near 1000
 TEXT_CHARS_MAX = 16_384
 QUERY_CHARS_MAX = 8_192
@@ -41,6 +42,7 @@ Text = Annotated[str, Meta(min_length=1, max_length=TEXT_CHARS_MAX)]
 Decay = Literal["permanent", "durable", "normal", "short", "ephemeral"]
 Share = Annotated[float, Meta(ge=0, le=1)]
 MemoryId = Annotated[str, Meta(pattern=r"^m[1-9][0-9]{0,18}$(?!\n)")]
+RecallId = Annotated[str, Meta(pattern=r"^r[1-9][0-9]{0,18}$(?!\n)")]
 
 KEPT_TYPES = frozenset(
     {

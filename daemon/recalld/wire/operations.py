@@ -11,6 +11,7 @@ from recalld.wire.messages import (
     ANSWERS,
     LIST_ITEMS_MAX,
     QUERY_CHARS_MAX,
+    RECALLS_MAX,
     ContextBody,
     DaemonInfo,
     Decay,
@@ -19,6 +20,7 @@ from recalld.wire.messages import (
     Memory,
     MemoryId,
     Millis,
+    RecallId,
     Reply,
     Request,
     Share,
@@ -75,6 +77,8 @@ class GetResult(Struct, omit_defaults=True):
     memory: Memory
     attributes: Attributes | None = None
     turn: Turn | None = None
+    uses: int = 0
+    last_used_ms: Millis | None = None
 
 
 class StoreParams(Struct):
@@ -141,6 +145,59 @@ class ToggleResult(Struct, omit_defaults=True):
     session: Switch | None = None
 
 
+class ExplainParams(Struct):
+    id: RecallId | None = None
+    last: Annotated[int, Meta(ge=1, le=RECALLS_MAX)] = 1
+
+
+class Candidate(Struct, omit_defaults=True):
+    """A memory that was found for a prompt, and what became of it. No `text`: it does not exist any more."""
+
+    id: MemoryId
+    score: float
+    parts: dict[str, float]
+    verdict: str
+    via: str = ""
+    kind: str | None = None
+    text: str | None = None
+    created_ms: Millis | None = None
+
+
+class ExplainedRecall(Struct, omit_defaults=True):
+    """How one answer came about. `id` is left out of one that is not in the log."""
+
+    at_ms: Millis
+    session: str
+    query: str
+    status: Status
+    source: str
+    elapsed_ms: float
+    settings: dict[str, Any]
+    stages: dict[str, float]
+    id: RecallId | None = None
+    run_id: str | None = None
+    reason: str | None = None
+    tokens: int = 0
+    context: str = ""
+    candidates: list[Candidate] = msgspec.field(default_factory=list)
+
+
+class ExplainResult(Struct):
+    recalls: list[ExplainedRecall]
+
+
+class ReplayRecallParams(Struct):
+    id: RecallId | None = None
+    settings: Annotated[dict[str, Any], Meta(max_length=LIST_ITEMS_MAX)] = msgspec.field(default_factory=dict)
+
+
+class ReplayRecallResult(Struct):
+    then: ExplainedRecall
+    now: ExplainedRecall
+    entered: list[MemoryId]
+    left: list[MemoryId]
+
+
 class StatusResult(Struct):
     """Counts since the store was made (`turns`, `memories`) or since the daemon started (all else)."""
 
@@ -156,6 +213,9 @@ class StatusResult(Struct):
     late: int
     open_turns: int
     faults: list[str]
+    recalls_cached: int = 0
+    recalls_shared: int = 0
+    recalls_unlogged: int = 0
 
 
 OPERATIONS: dict[str, tuple[type[Struct], type[Struct]]] = {
@@ -166,6 +226,8 @@ OPERATIONS: dict[str, tuple[type[Struct], type[Struct]]] = {
     "status": (StatusParams, StatusResult),
     "publish": (PublishParams, PublishResult),
     "recall": (RecallParams, ContextBody),
+    "explain": (ExplainParams, ExplainResult),
+    "replay_recall": (ReplayRecallParams, ReplayRecallResult),
     "drain": (DrainParams, DrainResult),
     "toggle": (ToggleParams, ToggleResult),
 }

@@ -172,7 +172,7 @@ class Client:
         return await self._call("search", ctx, {"query": query, "limit": limit}, timeout_s)
 
     async def get(self, id: str, ctx: Mapping[str, Any], *, timeout_s: float | None = None) -> Map:
-        """One `memory` and the `turn` it came from. Raises as `search` does; `E_NOT_FOUND` if the agent has none."""
+        """One `memory`, the `turn` it came from, and its `uses`. Raises as `search` does; `E_NOT_FOUND` if the agent has none."""
         return await self._call("get", ctx, {"id": id}, timeout_s)
 
     async def store(
@@ -196,6 +196,25 @@ class Client:
     async def forget(self, id: str, ctx: Mapping[str, Any], *, timeout_s: float | None = None) -> Map:
         """Forget a memory or a turn: `forgotten`, the ids that are gone. Raises as `search` does."""
         return await self._call("forget", ctx, {"id": id}, timeout_s)
+
+    async def explain(
+        self, ctx: Mapping[str, Any], id: str | None = None, last: int = 1, *, timeout_s: float | None = None
+    ) -> Map:
+        """How answered prompts of this agent came about: `recalls`, the one with this id, else the `last` (1 to 50), the
+        latest first. Raises as `search` does; `E_NOT_FOUND` if the log has none."""
+        return await self._call("explain", ctx, {"id": id, "last": last}, timeout_s)
+
+    async def replay_recall(
+        self,
+        ctx: Mapping[str, Any],
+        id: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Map:
+        """Ask a logged prompt again, the latest without an id, with other `settings` of the configuration's `[recall]`:
+        `then`, `now`, `entered`, `left`. Raises as `explain` does."""
+        return await self._call("replay_recall", ctx, {"id": id, "settings": dict(settings or {})}, timeout_s)
 
     async def status(self, *, timeout_s: float | None = None) -> Map:
         """Counts, latencies and faults of the daemon. Raises as `search` does."""

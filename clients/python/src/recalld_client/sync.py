@@ -138,6 +138,23 @@ class SyncClient:
         """As `Client.forget`."""
         return self._tool(self._client.forget(id, ctx, timeout_s=timeout_s), timeout_s)
 
+    def explain(
+        self, ctx: Mapping[str, Any], id: str | None = None, last: int = 1, *, timeout_s: float | None = None
+    ) -> Map:
+        """As `Client.explain`."""
+        return self._tool(self._client.explain(ctx, id, last, timeout_s=timeout_s), timeout_s)
+
+    def replay_recall(
+        self,
+        ctx: Mapping[str, Any],
+        id: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Map:
+        """As `Client.replay_recall`."""
+        return self._tool(self._client.replay_recall(ctx, id, settings, timeout_s=timeout_s), timeout_s)
+
     def status(self, *, timeout_s: float | None = None) -> Map:
         """As `Client.status`."""
         return self._tool(self._client.status(timeout_s=timeout_s), timeout_s)
