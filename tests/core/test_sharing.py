@@ -47,22 +47,22 @@ def test_the_oldest_goes_where_there_are_too_many() -> None:
 
 def test_a_flight_takes_who_asks_the_same_until_it_has_landed() -> None:
     flights: Flights[str, int] = Flights(("a", "b"))
-    flight = flights.begin("k", "first", 1, deadline=5.0)
+    flight = flights.begin("k", "first", 1, until=5.0)
     assert flights.join("k", "second", 1, 0.0, 9.0) is flight
-    assert flight.deadline == 9.0
+    assert flight.until == 9.0
     assert flights.join("other", "third", 1, 0.0, 9.0) is None
     assert flights.landed(flight, "a", 1) == ["first", "second"]
     assert flights.join("k", "third", 1, 0.0, 2.0) is flight
-    assert (flight.found, flight.deadline) == ({"a": 1}, 9.0)
+    assert (flight.found, flight.until) == ({"a": 1}, 9.0)
     assert flights.landed(flight, "b", None) == ["first", "second", "third"]
     assert flights.join("k", "fourth", 1, 0.0, 9.0) is None
 
 
 def test_no_flight_is_joined_after_a_write_or_after_it_may_have_been_given_up() -> None:
     flights: Flights[str, int] = Flights(("a", "b"))
-    old = flights.begin("k", "first", 1, deadline=5.0)
+    old = flights.begin("k", "first", 1, until=5.0)
     assert flights.join("k", "second", 2, 0.0, 9.0) is None
-    new = flights.begin("k", "second", 2, deadline=5.0)
+    new = flights.begin("k", "second", 2, until=5.0)
     flights.landed(old, "a", 1)
     flights.landed(old, "b", 1)
     assert flights.join("k", "third", 2, 5.0, 9.0) is None
@@ -71,6 +71,6 @@ def test_no_flight_is_joined_after_a_write_or_after_it_may_have_been_given_up() 
 
 def test_a_flight_without_a_key_is_shared_with_nobody() -> None:
     flights: Flights[str, int] = Flights(("a",))
-    flight = flights.begin(None, "first", 1, deadline=5.0)
+    flight = flights.begin(None, "first", 1, until=5.0)
     assert flights.join(None, "second", 1, 0.0, 9.0) is None
     assert flights.landed(flight, "a", 1) == ["first"]

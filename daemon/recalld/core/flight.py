@@ -17,30 +17,30 @@ class Flight(Generic[Q, R]):
     key: Hashable | None
     generation: int
     askers: list[Q]
-    deadline: float
+    until: float
     found: dict[str, R | None] = field(default_factory=dict)
 
 
 class Flights(Generic[Q, R]):
-    """Each with the deadline of its most patient asker."""
+    """Each with the cutoff of its most patient asker."""
 
     def __init__(self, lanes: tuple[str, ...]) -> None:
         self._lanes = lanes
         self._flights: dict[Hashable, Flight[Q, R]] = {}
 
-    def join(self, key: Hashable, asker: Q, generation: int, now: float, deadline: float) -> Flight[Q, R] | None:
+    def join(self, key: Hashable, asker: Q, generation: int, now: float, until: float) -> Flight[Q, R] | None:
         """The flight that `asker` shares from now on; None where there is none for this key and generation, or where it
         may have been given up."""
         flight = self._flights.get(key)
-        if flight is None or flight.generation != generation or flight.deadline <= now:
+        if flight is None or flight.generation != generation or flight.until <= now:
             return None
         flight.askers.append(asker)
-        flight.deadline = max(flight.deadline, deadline)
+        flight.until = max(flight.until, until)
         return flight
 
-    def begin(self, key: Hashable | None, asker: Q, generation: int, deadline: float) -> Flight[Q, R]:
+    def begin(self, key: Hashable | None, asker: Q, generation: int, until: float) -> Flight[Q, R]:
         """`key` None: shared with nobody."""
-        flight = Flight[Q, R](key, generation, [asker], deadline)
+        flight = Flight[Q, R](key, generation, [asker], until)
         if key is not None:
             self._flights[key] = flight
         return flight

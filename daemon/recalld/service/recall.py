@@ -42,6 +42,7 @@ from recalld.wire.messages import ContextBody, Status
 LANES = ("vector", "lexical")  # the longer one begins first
 CANDIDATES = 16  # from each lane, and their neighbours; were every memory scored, .752 were injected for .751
 SPARE = 8  # candidates of a ranked list beyond its length: for those that turn out to be superseded or expired
+RANKING_SECONDS = 0.008  # to rank and pack, on a busy machine
 KEEPER_SECONDS = 1.0  # how long the keeper sleeps at most: its beat feeds the watchdog
 IDLE_LOOK_SECONDS = 0.005
 WAITING_MAX = 256  # questions under way; one more is answered E_BUSY at once
@@ -116,6 +117,11 @@ class Question(Struct, eq=False):
     def cutoff(self) -> float:
         """When the searches must be done, so that the answer can be."""
         return self.deadline - min(self.settings.margin_ms / 1000, (self.deadline - self.started) / 3)
+
+    @property
+    def latest(self) -> float:
+        """From when on ranking is not begun: an error in time is better than memories that are late."""
+        return self.deadline - min(RANKING_SECONDS, (self.deadline - self.started) / 6)
 
 
 class Found(NamedTuple):
@@ -229,7 +235,7 @@ class Recall:
         key = question.same
         if key is not None:
             now = time.monotonic()
-            shared = self._flights.join(key, question, question.generation, now, question.deadline)
+            shared = self._flights.join(key, question, question.generation, now, question.cutoff)
             if shared is not None:
                 question.offered = shared.askers[0].offered
                 question.source = "shared"
@@ -237,7 +243,7 @@ class Recall:
                 for lane, value in shared.found.items():  # one at most: the second ends the flight
                     self._race.result(question.key, lane, value)
                 return None
-        return self._flights.begin(key, question, question.generation, question.deadline)
+        return self._flights.begin(key, question, question.generation, question.cutoff)
 
     def when_idle(self, work: Callable[[], None]) -> None:
         """Run `work` in the keeper while no question is under way; return when it is done, or raise what it raised."""
@@ -306,7 +312,7 @@ class Recall:
     def _complete(self, runner: Runner[Question, Any], reader: Reader) -> None:
         question = runner.question
         late = runner.late(LANES)
-        if len(late) == len(LANES):
+        if len(late) == len(LANES) or time.monotonic() > question.latest:
             self._finish(question, "error", Code.DEADLINE.value)
             return
         question.done("searched")
@@ -398,7 +404,7 @@ class Recall:
             result = None
             index = self._find(question.namespace)
             with self._lock:  # nobody joins between this look and its end
-                in_time = time.monotonic() < flight.deadline
+                in_time = time.monotonic() < flight.until
             if index is not None and in_time:
                 try:
                     result = search(question, index, reader)
