@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 
+import msgspec
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from recalld import config as configuration
+from recalld.core.pack import RecallSettings
 from recalld.render import STYLES, Row, grid, moment, one_line, plain, show, toml_value
 
 QUERY_CHARS = 120
 CANDIDATE_CHARS = 160
+BOUNDS = ("floor", "items_max", "tokens_max")
 GIVEN = ("injected", "cold_start")
 
 
@@ -61,7 +64,10 @@ def _head(recall: Row) -> Table:
 
 
 def _values(settings: Row) -> str:
-    return ", ".join(f"{name} {toml_value(value)}" for name, value in configuration.flat(settings))
+    """What bounds an answer, and what is not at its default."""
+    usual: Row = msgspec.json.decode(msgspec.json.encode(RecallSettings()))
+    shown = {k: v for k, v in settings.items() if k in BOUNDS or v != usual.get(k)}
+    return ", ".join(f"{plain(name)} {plain(toml_value(value))}" for name, value in shown.items())
 
 
 def _outcome(recall: Row) -> Text:
