@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -21,11 +22,12 @@ from recalld import log
 from recalld.core.pack import RecallSettings, memory_of
 from recalld.core.race import Race, Runner
 from recalld.core.words import terms
-from recalld.edge.embed import Embedder
+from recalld.edge.embed import Embedder, Vector
 from recalld.edge.lexical import LexicalHits
 from recalld.edge.reader import Reader
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
+from recalld.service.embedding import Questions
 from recalld.service.indexing import NamespaceIndex
 from recalld.service.injection import Injection
 from recalld.service.lookups import Offered, look_up
@@ -65,6 +67,7 @@ class Question(Struct, eq=False):
     session_id: str | None = None
     run_id: str = ""
     limit: int | None = None
+    vector: Vector | None = None  # of a remote embedder
     terms: list[str] = field(default_factory=list)
     stages: dict[str, float] = field(default_factory=dict)
     offered: Offered = field(default_factory=Offered)
@@ -100,13 +103,16 @@ class Recall:
         injection: Injection,
         counters: Counters,
         find: Callable[[str], NamespaceIndex | None],
+        remote: Questions | None = None,
     ) -> None:
+        """`remote`: who is asked for the vectors of questions, where the embedder is another process."""
         self._readers = readers
         self._embedder = embedder
         self._ranker = ranker
         self._injection = injection
         self._counters = counters
         self._find = find
+        self._remote = remote
         self._log = log.get("recall")
         self._lanes: dict[str, SimpleQueue[Question | None]] = {lane: SimpleQueue() for lane in LANES}
         self._lock = threading.Lock()  # around the race, the idle work and the keeper's alarm
@@ -155,10 +161,17 @@ class Recall:
         if busy:
             self._finish(question, "error", Code.BUSY.value)
             return
-        for queue in self._lanes.values():
-            queue.put(question)
+        if self._remote is None:
+            self._lanes["vector"].put(question)
+        else:
+            self._remote.ask(question.whole, cutoff, partial(self._embedded, question))
+        self._lanes["lexical"].put(question)
         if late_alarm:
             self._wake.put(None)
+
+    def _embedded(self, question: Question, vector: Vector | None) -> None:
+        question.vector = vector
+        self._lanes["vector"].put(question)
 
     def when_idle(self, work: Callable[[], None]) -> None:
         """Run `work` in the keeper while no question is under way; return when it is done, or raise what it raised."""
@@ -296,8 +309,10 @@ class Recall:
             return None if index.broken else LexicalHits([], {}, 0)
         return index.lexical.search(searched(question.terms), question.candidates)
 
-    def _search_vectors(self, question: Question, index: NamespaceIndex, reader: Reader) -> VectorHits:
-        vector = self._embedder.embed([question.whole])[0]
+    def _search_vectors(self, question: Question, index: NamespaceIndex, reader: Reader) -> VectorHits | None:
+        vector = question.vector if self._remote else self._embedder.embed_query(question.whole, question.cutoff)
+        if vector is None:  # in time there is none
+            return None
         return VectorHits(vector, index.vectors.search(vector, question.candidates))
 
     def _look_up(self, question: Question, index: NamespaceIndex, reader: Reader) -> Offered:

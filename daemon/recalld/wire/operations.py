@@ -142,7 +142,8 @@ class ToggleResult(Struct, omit_defaults=True):
 
 
 class StatusResult(Struct):
-    """Counts since the store was made (`turns`, `memories`) or since the daemon started (all else)."""
+    """Counts since the store was made (`turns`, `memories`) or since the daemon started (all else). `vectors_waiting`:
+    memories that have yet to get a vector of the present embedder; they are found by their words."""
 
     daemon: DaemonInfo
     uptime_s: float
@@ -156,6 +157,7 @@ class StatusResult(Struct):
     late: int
     open_turns: int
     faults: list[str]
+    vectors_waiting: int = 0
 
 
 OPERATIONS: dict[str, tuple[type[Struct], type[Struct]]] = {
