@@ -63,6 +63,24 @@ class RecallLogConfig(Struct, frozen=True, forbid_unknown_fields=True):
     days: Annotated[int, Meta(ge=1, le=3_650)] = 7
 
 
+class EmbedderConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """`static`: wordllama. `onnx`: the model of the folder `model_path`, "" for the one that the extra brings. `openai`:
+    `model` of the server at `base_url`; `api_key` is `env:NAME` or `file:PATH`; `dimensions` 0: the model's own.
+
+    `timeout_ms`: a question's vector is waited for so long, and never beyond the question's own deadline. `retry_ms`: a
+    server that failed is left alone for so long.
+    """
+
+    kind: Literal["static", "onnx", "openai"] = "static"
+    model_path: str = ""
+    base_url: str = "http://127.0.0.1:11434/v1"
+    model: Annotated[str, Meta(max_length=256)] = ""
+    api_key: Annotated[str, Meta(pattern=r"^$|^(env|file):.")] = ""
+    dimensions: Annotated[int, Meta(ge=0, le=8_192)] = 0
+    timeout_ms: Annotated[int, Meta(ge=10, le=60_000)] = 1_000
+    retry_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 30_000
+
+
 class Config(Struct, frozen=True, forbid_unknown_fields=True):
     """`shared` maps an agent to a namespace that several agents use together."""
 
@@ -78,6 +96,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     notes: NoteConfig = NoteConfig()
     rpc: RpcConfig = RpcConfig()
     index: IndexConfig = IndexConfig()
+    embedder: EmbedderConfig = EmbedderConfig()
 
     @property
     def data_path(self) -> Path:

@@ -17,12 +17,12 @@ from msgspec import Struct
 from recalld import config as configuration
 from recalld.core.words import ANALYSER
 from recalld.edge import caller, files, service_unit
-from recalld.edge.embed import Embedder
+from recalld.edge.embedders import make_embedder
 from recalld.edge.inspection import Record, opened_record, word_index
 from recalld.edge.migrations import MIGRATIONS
 from recalld.edge.nng import PATH_BYTES_MAX
 from recalld.edge.vectors import Snapshot
-from recalld.errors import AlreadyRunningError, ConfigError, NotRunningError, RecalldError, StorageError
+from recalld.errors import AlreadyRunningError, ConfigError, EmbedderError, NotRunningError, RecalldError, StorageError
 
 DISK_BYTES_WARN = 1 << 30  # a snapshot is written beside the one before: 0.6 kB for each memory, twice
 DISK_BYTES_MIN = 64 << 20  # the WAL and one merge of a word index
@@ -127,13 +127,20 @@ class Doctor:
     def _model(self) -> Found:
         started = time.perf_counter()
         try:
-            embedder = Embedder()
+            embedder = make_embedder(self._config.embedder)
+        except ConfigError as e:
+            yield Check("model", "fail", str(e), "correct the configuration")
+            return
+        self._identity = f"{embedder.identity} {ANALYSER}"
+        try:
             embedder.embed(["Is everything there?"])
+        except EmbedderError as e:
+            yield Check("model", "fail", str(e), "recall goes on with words until it answers")
         except Exception as e:  # of any of the libraries below it
             yield Check("model", "fail", f"{type(e).__name__}: {e}", "install recalld again: the model is part of it")
             return
-        self._identity = f"{embedder.identity} {ANALYSER}"
-        yield Check("model", "ok", f"{embedder.identity}, loaded offline in {time.perf_counter() - started:.1f} s")
+        where = "asked" if embedder.remote else "loaded offline"
+        yield Check("model", "ok", f"{embedder.identity}, {where} in {time.perf_counter() - started:.1f} s")
 
     def _database(self) -> Found:
         path = self._config.data_path / "recalld.db"
@@ -172,7 +179,7 @@ class Doctor:
             )
             return
         if self._identity and (missing := record.underived(self._identity)):
-            yield Check("indexes", "ok", f"{missing} memories are of another model; the next start derives them anew")
+            yield Check("indexes", "ok", f"{missing} memories have no vector of this model yet; the daemon makes them")
 
     def _index(self, record: Record, namespace: str, count: int, folder: Path) -> Found:
         name, words = f"words of {namespace}", folder / "lexical"

@@ -49,3 +49,9 @@ class RefusedError(RecalldError):
     """The daemon answered that it would not, or could not."""
 
     exit_code = 8
+
+
+class EmbedderError(RecalldError):
+    """Texts cannot be embedded now. Recall goes on with words, and what is stored waits for its vector."""
+
+    exit_code = 9

@@ -94,6 +94,7 @@ def status(result: Row) -> None:
         ("not logged", str(result.get("recalls_unlogged") or "")),
         ("late", Text(str(result["late"]), style="bold red" if result["late"] else "green")),
         ("open turns", str(result["open_turns"])),
+        ("no vector yet", str(result["vectors_waiting"]) if result.get("vectors_waiting") else ""),
         ("events", counts(result["events"])),
         ("ignored", counts(result["ignored"])),
         ("errors", counts(result["errors"])),

@@ -98,7 +98,7 @@ def group_commits(folder: Path, count: int, row_bytes: int) -> float:
 def bare_start() -> float:
     """Seconds to start an interpreter, import the daemon, and load the embedding's weights."""
     started = time.perf_counter()
-    code = "import recalld.service.app; from recalld.edge.embed import Embedder; Embedder()"
+    code = "import recalld.service.app; from recalld.edge.embed import StaticEmbedder; StaticEmbedder()"
     subprocess.run([sys.executable, "-c", code], check=True)
     return time.perf_counter() - started
 

@@ -23,7 +23,7 @@ from bench.texts import ANSWERER, NAMESPACE, SPEAKER, Texts
 from daemon_process import DaemonProcess
 from recalld.config import IndexConfig
 from recalld.core.words import ANALYSER
-from recalld.edge.embed import Embedder
+from recalld.edge.embed import Embedder, StaticEmbedder
 from recalld.edge.files import folder_name
 from recalld.edge.migrations import MIGRATIONS
 from recalld.edge.reader import Reader
@@ -54,7 +54,7 @@ class Parts(NamedTuple):
 @asynccontextmanager
 async def parts_of(data: Path) -> AsyncIterator[Parts]:
     """Over a data folder that no daemon uses."""
-    embedder = Embedder()
+    embedder = StaticEmbedder()
     identity = f"{embedder.identity} {ANALYSER}"
     store = Store(data / "recalld.db")
     await store.open(identity)

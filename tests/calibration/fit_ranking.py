@@ -26,7 +26,7 @@ from recalld.core.choose import choose  # noqa: E402
 from recalld.core.given import Recent  # noqa: E402
 from recalld.core.pack import RecallSettings, pack  # noqa: E402
 from recalld.core.scored import Scored  # noqa: E402
-from recalld.edge.embed import Embedder, load_background  # noqa: E402
+from recalld.edge.embed import StaticEmbedder, load_background  # noqa: E402
 from recalld.edge.recordings import conversation  # noqa: E402
 
 FILES = Path(__file__).parents[3] / "shared" / "data" / "conversations"
@@ -199,7 +199,7 @@ def line(name: str, values: Sequence[float] | Array) -> str:
 def main(paths: Sequence[Path]) -> None:
     if len(paths) < 3:
         sys.exit("three conversation files or more: two to learn from, for each that is measured")
-    embedder, background = Embedder(), load_background()
+    embedder, background = StaticEmbedder(), load_background()
     all_kept = [keep(conversation(path), embedder) for path in paths]
     all_seen = [see(all_kept, number, embedder, background) for number in range(len(all_kept))]
     examples, eight = [examples_of(seen) for seen in all_seen], list(rank.WEIGHTS)

@@ -14,7 +14,7 @@ ALLOWED = {
     "edge": {"core", "wire", "edge", "errors", "log", "config"},
     "service": {"core", "wire", "edge", "service", "errors", "log", "config"},
 }
-EDGE_ONLY = {"pynng", "sqlite3", "aiosqlite", "usearch", "numkong", "tantivy", "wordllama", "watchfiles"}
+EDGE_ONLY = {"pynng", "sqlite3", "aiosqlite", "usearch", "numkong", "tantivy", "wordllama", "watchfiles", "fastembed"}
 CLOCKS = {"time", "asyncio", "anyio", "threading", "socket", "os", "random", "pathlib"}
 
 

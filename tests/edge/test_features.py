@@ -129,3 +129,13 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"\x05\0\0\0\0\0\0\0{}...")
     with pytest.raises(ValueError, match=r"."):
         FeatureIndex(DIMENSIONS).take(tmp_path / "f")
+
+
+def test_a_vector_that_comes_later_is_read_as_zeros_until_then() -> None:
+    index = FeatureIndex()
+    index.add([entry(n, "a")._replace(vector=None) for n in (1, 2)])
+    assert index.read([1]).vectors.shape == (2, 0)
+    index.set_vector(2, np.full(DIMENSIONS, 2, dtype=np.float32))
+    index.set_vector(9, np.full(DIMENSIONS, 9, dtype=np.float32))  # it was removed meanwhile
+    rows = index.read([1, 2])
+    assert rows.vectors.tolist() == [[0.0] * DIMENSIONS, [2.0] * DIMENSIONS]

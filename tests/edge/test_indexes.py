@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recalld.edge.embed import DIMENSIONS, Embedder, Vectors
+from recalld.edge.embed import DIMENSIONS, StaticEmbedder, Vectors
 from recalld.edge.files import append_note, folder_name, write_atomic
 from recalld.edge.lexical import LexicalIndex, LexicalState
 from recalld.edge.vectors import BLOCK, Snapshot, Tail, VectorIndex
@@ -31,6 +31,21 @@ def test_the_tail_finds_what_an_exact_scan_finds() -> None:
         assert len(exact & found) >= 9  # int8 blocks: candidates, rescored afterwards
     assert tail.search(vectors[5], 1)[0].tolist() == [6]
     assert tail.search(vectors[-1], 1)[0].tolist() == [len(vectors)]
+
+
+def test_vectors_of_another_model_do_not_go_among_those_that_are_there() -> None:
+    index = VectorIndex()
+    index.add([1, 2], units(2))
+    with pytest.raises(ValueError, match="8 dimensions do not go among those of 256"):
+        index.add([3], np.eye(1, 8, dtype=np.float32))
+    assert set(index.search(units(1)[0], 10)) == {1, 2}
+
+
+def test_vectors_may_come_in_any_order() -> None:
+    index, vectors = VectorIndex(), units(3)
+    for n in (2, 0, 1):
+        index.add([n + 1], vectors[n][None, :])
+    assert [index.search(vector, 1) for vector in vectors] == [[1], [2], [3]]
 
 
 def test_an_empty_index_finds_nothing() -> None:
@@ -76,7 +91,7 @@ def test_a_snapshot_that_is_missing_or_empty_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_embedder_needs_no_network_and_knows_likeness() -> None:
-    embedder = Embedder()
+    embedder = StaticEmbedder()
     a, b, c = embedder.embed(["my dog barks at night", "the puppy is noisy in the evening", "quarterly tax report"])
     assert np.linalg.norm(a) == pytest.approx(1.0, abs=1e-5)
     assert float(a @ b) > float(a @ c)

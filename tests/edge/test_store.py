@@ -29,6 +29,7 @@ from recalld.edge.units import (
     memories_unit,
     removal_unit,
     supersede_unit,
+    vectors_unit,
 )
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
@@ -150,6 +151,21 @@ async def test_ids_are_never_used_again(store: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
+async def test_a_memory_without_a_vector_waits_for_it_and_indexes_end_below_it(store: Store) -> None:
+    await store.commit([memory(n) for n in (1, 2, 3)])
+    await store.commit([[("UPDATE embeddings SET vector = NULL WHERE memory_id = 2", [()])]])
+    reader = Reader(store.path, store.model_id)
+    assert [(e.id, e.vector is not None) for e in reader.entries("a", 0)] == [(1, True), (2, False), (3, True)]
+    assert reader.first_without_vector("a") == 2
+    assert reader.first_without_vector("b") is None
+    assert reader.without_vector(9) == [(2, "a", "text 2")]
+    assert await store.commit([vectors_unit([2, 99], np.full((2, 256), 1 / 16, dtype=np.float32), 1)]) == [None]
+    assert reader.without_vector(9) == []
+    assert [e.id for e in reader.entries("a", 0) if e.vector is not None] == [1, 2, 3]  # and what is gone got none
+    reader.close()
+
+
+@pytest.mark.anyio
 async def test_a_reader_sees_only_the_namespace_it_asks_for(store: Store) -> None:
     await store.commit([memory(1, "a"), memory(2, "b")])
     reader = Reader(store.path, store.model_id)
@@ -157,6 +173,7 @@ async def test_a_reader_sees_only_the_namespace_it_asks_for(store: Store) -> Non
     assert reader.candidates("c", [1, 2]) == []
     assert [i for i, _ in reader.terms("b", 0, 10)] == [2]
     (entry,) = reader.entries("a", 0)
+    assert entry.vector is not None
     assert (entry.id, entry.is_turn, entry.vector.shape) == (1, False, (256,))
     reader.close()
 

@@ -27,14 +27,15 @@ _decode = msgspec.msgpack.Decoder(list[Features]).decode
 
 
 class Entry(NamedTuple):
-    """One memory. `session`: what `session_number` gives. `is_turn`: one of the session's turns. `features`: encoded."""
+    """One memory. `session`: what `session_number` gives. `is_turn`: one of the session's turns. `features`: encoded.
+    `vector` None: it is yet to be made."""
 
     id: int
     session: int
     is_turn: bool
     created_ms: int
     features: bytes
-    vector: npt.NDArray[np.float16]
+    vector: npt.NDArray[np.float16] | None
 
 
 def session_number(session: str | None) -> int:
@@ -75,7 +76,7 @@ class _File:
 
 
 def write_file(path: Path, entries: Iterable[Entry], dimensions: int) -> None:
-    """Write the features of a namespace, in order of the ids."""
+    """Write the features of a namespace, in order of the ids. Each has a vector."""
     ids, sessions, created, offsets, blobs, vectors = [], [], [], [0], [], []
     turns: dict[int, list[int]] = defaultdict(list)
     for row, entry in enumerate(entries):
@@ -155,7 +156,15 @@ class _Held:
         self.turns: dict[int, list[int]] = {}  # the tail's rows, by session
         self.removed: set[int] = set()  # rows
 
+    def set_vector(self, memory_id: int, vector: npt.NDArray[np.float16]) -> None:
+        """Of a memory of the tail: a file is made of what has one."""
+        if (row := self.row_of.get(memory_id)) is not None:
+            self.dimensions = self.dimensions or len(vector)
+            self.tail[row - self.base] = self.tail[row - self.base]._replace(vector=vector)
+
     def add(self, entry: Entry) -> None:
+        if not self.dimensions and entry.vector is not None:
+            self.dimensions = len(entry.vector)
         row, last = self.base + len(self.tail), None
         if entry.is_turn:
             last = self._last(entry.session)
@@ -239,7 +248,7 @@ class _Held:
         old = rows < self.base
         blobs, session = [], np.zeros(len(rows), dtype=np.int64)
         ids, created = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
-        vectors = np.empty((len(rows), self.dimensions), dtype=np.float32)
+        vectors = np.zeros((len(rows), self.dimensions), dtype=np.float32)
         if self.file is not None and old.any():
             at = rows[old]
             blobs = self.file.encoded(at)
@@ -251,7 +260,9 @@ class _Held:
             blobs = [next(encoded) if entry is None else entry.features for entry in entries]
             for n, entry in enumerate(entries):
                 if entry is not None:
-                    ids[n], session[n], created[n], vectors[n] = entry.id, entry.session, entry.created_ms, entry.vector
+                    ids[n], session[n], created[n] = entry.id, entry.session, entry.created_ms
+                    if entry.vector is not None:
+                        vectors[n] = entry.vector
         found = _decode(b"\xdd" + len(blobs).to_bytes(4, "big") + b"".join(blobs))
         counts = np.frombuffer(b"".join([f.counts for f in found]), dtype="<u2")
         passages = np.array([len(f.speakers) for f in found])
@@ -290,9 +301,10 @@ def _found(ordered: Any, value: int) -> int | None:
 
 
 class FeatureIndex:
-    """`read` from any thread; what changes it takes turns."""
+    """`read` from any thread; what changes it takes turns. A vector that is yet to be made is read as zeros; `dimensions`
+    0: that of the first one."""
 
-    def __init__(self, dimensions: int) -> None:
+    def __init__(self, dimensions: int = 0) -> None:
         self._lock = threading.Lock()
         self._held = _Held(None, dimensions)
 
@@ -301,6 +313,11 @@ class FeatureIndex:
         with self._lock:
             for entry in entries:
                 self._held.add(entry)
+
+    def set_vector(self, memory_id: int, vector: npt.NDArray[np.float32]) -> None:
+        """Of a memory that was added without."""
+        with self._lock:
+            self._held.set_vector(memory_id, vector.astype(np.float16))
 
     def remove(self, ids: Iterable[int]) -> None:
         """They are nobody's neighbours from now on, and say nothing of their session once the file is made anew."""
@@ -313,7 +330,7 @@ class FeatureIndex:
         file = _File(path)
         last = int(file.ids[-1]) if len(file.ids) else 0
         with self._lock:
-            held = _Held(file, self._held.dimensions)
+            held = _Held(file, file.vectors.shape[1])
             for entry in self._held.newer(last):
                 held.add(entry)
             for memory_id in self._held.removed_ids():  # while the file was made
@@ -326,7 +343,8 @@ class FeatureIndex:
 
 
 def ids_and_vectors(entries: Sequence[Entry]) -> tuple[list[int], npt.NDArray[np.float32]]:
-    """Shapes (n,) and (n, d)."""
-    if not entries:
+    """Shapes (n,) and (n, d): those that have a vector which is like something."""
+    held = [(e.id, e.vector) for e in entries if e.vector is not None and e.vector.any()]
+    if not held:
         return [], np.empty((0, 0), dtype=np.float32)
-    return [e.id for e in entries], np.stack([e.vector for e in entries]).astype(np.float32)
+    return [memory_id for memory_id, _ in held], np.stack([vector for _, vector in held]).astype(np.float32)

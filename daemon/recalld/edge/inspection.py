@@ -50,10 +50,10 @@ class Record:
         return dict(self._all("SELECT namespace, count(*) FROM memories GROUP BY namespace ORDER BY namespace"))
 
     def underived(self, identity: str) -> int:
-        """Memories without terms and vector of this model and analyser."""
+        """Memories without a vector of this model, or terms of this analyser."""
         sql = (
             "SELECT count(*) FROM memories m WHERE NOT EXISTS (SELECT 1 FROM embeddings e JOIN models d ON d.id = e.model_id"
-            " WHERE e.memory_id = m.id AND d.identity = ?)"
+            " WHERE e.memory_id = m.id AND e.vector IS NOT NULL AND d.identity = ?)"
         )
         return int(self._one(sql, identity))
 

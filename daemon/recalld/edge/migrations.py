@@ -86,16 +86,19 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX links_to ON links (namespace, to_id);
     CREATE TABLE models (
         id INTEGER PRIMARY KEY,
-        identity TEXT NOT NULL UNIQUE  -- of the embedding model and the analyser of words, with their settings
+        identity TEXT NOT NULL UNIQUE, -- of the embedding model and, after a blank, the analyser of words, with settings
+        dimensions INTEGER NOT NULL,   -- 0: not known before the first vector
+        last_used INTEGER NOT NULL DEFAULT 0 -- 1: that of the last start; every memory has a row of it
     );
     CREATE TABLE embeddings (
         memory_id INTEGER NOT NULL REFERENCES memories (id) ON DELETE CASCADE,
         model_id INTEGER NOT NULL REFERENCES models (id),
-        vector BLOB NOT NULL,        -- 256 little-endian 16-bit floats, unit length
+        vector BLOB,                 -- little-endian 16-bit floats, unit length; NULL: yet to be made; zeros: refused
         terms TEXT NOT NULL,         -- the text's index terms, separated by blanks
         features BLOB NOT NULL,      -- MessagePack: its passages, speakers and terms as numbers, for scoring
         PRIMARY KEY (memory_id, model_id)
     ) WITHOUT ROWID;
+    CREATE INDEX vectors_to_make ON embeddings (model_id, memory_id) WHERE vector IS NULL;
     CREATE TABLE tombstones (        -- removed memories, in order: the indexes follow it
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         namespace TEXT NOT NULL,

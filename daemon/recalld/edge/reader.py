@@ -52,7 +52,7 @@ class Reader:
         return sorted(found, key=lambda memory: -memory.id)
 
     def entries(self, namespace: str, above_id: int) -> Iterator[Entry]:
-        """What a namespace's memories with an id above `above_id` are scored by, in order."""
+        """What a namespace's memories with an id above `above_id` are scored by, in order; some are yet to get a vector."""
         sql = (
             "SELECT m.id, t.session, m.kind, m.created_ms, e.features, e.vector FROM memories m"
             " JOIN embeddings e ON e.memory_id = m.id AND e.model_id = ? LEFT JOIN turns t ON t.id = m.turn_id"
@@ -68,7 +68,7 @@ class Reader:
                     kind == "turn",
                     created_ms,
                     features,
-                    np.frombuffer(vector, dtype="<f2"),
+                    None if vector is None else np.frombuffer(vector, dtype="<f2"),
                 )
         except sqlite3.Error as e:
             raise explain(e, self._path) from None
@@ -88,7 +88,7 @@ class Reader:
         )
 
     def underived(self, limit: int) -> list[tuple[int, Underived]]:
-        """Memories (by their ids) that have no embedding of this model."""
+        """Memories (by their ids) that have no row of this model and analyser."""
         sql = (
             "SELECT m.id, m.text, t.speaker, t.answerer FROM memories m LEFT JOIN turns t ON t.id = m.turn_id"
             " LEFT JOIN embeddings e ON e.memory_id = m.id AND e.model_id = ?"
@@ -149,6 +149,22 @@ class Reader:
             f" AND to_id IN (SELECT value FROM json_each(?2)) LIMIT {LINKS_READ_MAX}"
         )
         return self._all(sql, namespace, msgspec.json.encode(list(ids)).decode())
+
+    def without_vector(self, limit: int) -> list[tuple[int, str, str]]:
+        """(id, namespace, text) of memories whose vector is yet to be made, in order."""
+        sql = (
+            "SELECT m.id, m.namespace, m.text FROM embeddings e JOIN memories m ON m.id = e.memory_id"
+            " WHERE e.model_id = ? AND e.vector IS NULL ORDER BY e.memory_id LIMIT ?"
+        )
+        return self._all(sql, self._model_id, limit)
+
+    def first_without_vector(self, namespace: str) -> int | None:
+        """The lowest id of a namespace's memories whose vector is yet to be made: an index is complete below it."""
+        sql = (
+            "SELECT e.memory_id FROM embeddings e JOIN memories m ON m.id = e.memory_id"
+            " WHERE e.model_id = ? AND e.vector IS NULL AND m.namespace = ? ORDER BY e.memory_id LIMIT 1"
+        )
+        return next((row[0] for row in self._all(sql, self._model_id, namespace)), None)
 
     def namespaces(self) -> dict[str, int]:
         """Memories by namespace."""

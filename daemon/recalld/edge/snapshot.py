@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 from usearch.index import Index
 
-from recalld.edge.embed import DIMENSIONS
 from recalld.edge.features import ids_and_vectors, write_file
 from recalld.edge.files import checksum, sync_folder, write_atomic
 from recalld.edge.reader import Reader
@@ -37,9 +36,15 @@ def build(database: Path, namespace: str, identity: str, folder: Path, threads: 
     reader = Reader(database, model_id)
     index, header = _last(folder, identity)
     for _, memory_id in reader.tombstones(namespace, header.tombstone_id if header else 0):
-        if memory_id in index:
+        if index is not None and memory_id in index:
             index.remove(memory_id)
-    ids, vectors = ids_and_vectors(list(reader.entries(namespace, header.memory_id if header else 0)))
+    end = reader.first_without_vector(namespace)  # what gets its vector later is above what this one says it follows
+    newer = [e for e in reader.entries(namespace, header.memory_id if header else 0) if end is None or e.id < end]
+    ids, vectors = ids_and_vectors(newer)
+    if index is None:
+        if not ids:
+            raise ValueError(f"{namespace} has no vectors to make an index of")
+        index = Index(ndim=vectors.shape[1], metric="cos", dtype="bf16", connectivity=16, expansion_add=128)
     if ids:
         index.add(np.array(ids, dtype=np.uint64), vectors, threads=threads)
     number = int(header.file.split(".")[0]) + 1 if header else 1
@@ -47,7 +52,7 @@ def build(database: Path, namespace: str, identity: str, folder: Path, threads: 
     index.save(str(path))
     highest = ids[-1] if ids else (header.memory_id if header else 0)
     features = folder / f"{number}.features"
-    write_file(features, (e for e in reader.entries(namespace, 0) if e.id <= highest), DIMENSIONS)
+    write_file(features, (e for e in reader.entries(namespace, 0) if e.id <= highest), index.ndim)
     reader.close()
     for written in (path, features):
         with written.open("rb") as f:
@@ -61,6 +66,7 @@ def build(database: Path, namespace: str, identity: str, folder: Path, threads: 
         count=len(index),
         memory_id=highest,
         tombstone_id=tombstone_id,
+        dimensions=index.ndim,
     )
     write_atomic(folder / "snapshot.json", msgspec.json.encode(new))
     for old in (
@@ -82,7 +88,7 @@ def _last(folder: Path, identity: str) -> tuple[Any, SnapshotHeader | None]:
                 return index, header
     except (OSError, ValueError):
         pass  # missing or damaged: from the record
-    return Index(ndim=DIMENSIONS, metric="cos", dtype="bf16", connectivity=16, expansion_add=128), None
+    return None, None
 
 
 if __name__ == "__main__":

@@ -14,12 +14,14 @@ import msgspec
 
 from recalld.core.sequence import Source
 from recalld.core.signals import Signal
+from recalld.edge.embed import DIMENSIONS
 from recalld.edge.migrations import MIGRATIONS
 from recalld.edge.recalls import RecallRecord, record_of
 from recalld.edge.units import MEMORY_COLUMNS, TURN_COLUMNS, MemoryRow, Statement, TurnRow, Unit
 from recalld.errors import StorageError
 
 BUSY_MS = 5_000
+ADOPT_IDS = 50_000  # memories whose terms are taken over in one transaction
 
 _decode_signal = msgspec.msgpack.Decoder(Signal).decode
 _decode_seqs = msgspec.msgpack.Decoder(list[int]).decode
@@ -106,9 +108,10 @@ class Store:
         self.next_memory_id = 1
         self.next_turn_id = 1
         self.model_id = 0
+        self.dimensions = 0
 
-    async def open(self, identity: str) -> None:
-        """Migrate, open, and register the embedding model. Raises StorageError."""
+    async def open(self, identity: str, dimensions: int = DIMENSIONS) -> None:
+        """Migrate, open, and register the embedding model; 0 dimensions: not known. Raises StorageError."""
         await anyio.to_thread.run_sync(migrate, self.path)
         try:
             self._writer = WritingConnection(lambda: sqlite3.connect(self.path, isolation_level=None), 1)
@@ -116,9 +119,12 @@ class Store:
             await self._writer.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
             await self._writer.execute("PRAGMA synchronous = FULL")
             await self._writer.execute("PRAGMA foreign_keys = ON")
-            await self._writer.execute("INSERT OR IGNORE INTO models (identity) VALUES (?)", (identity,))
+            await self._writer.execute(
+                "INSERT OR IGNORE INTO models (identity, dimensions) VALUES (?, ?)", (identity, dimensions)
+            )
             self._reader = await aiosqlite.connect(f"file:{self.path}?mode=ro", uri=True, isolation_level=None)
-            self.model_id = (await self.rows("SELECT id FROM models WHERE identity = ?", identity))[0][0]
+            sql = "SELECT id, dimensions, last_used FROM models WHERE identity = ?"
+            self.model_id, self.dimensions, last_used = (await self.rows(sql, identity))[0]
             sequence = dict(await self.rows("SELECT name, seq FROM sqlite_sequence"))
         except sqlite3.Error as e:
             await self.close()  # their threads would keep the process alive
@@ -128,6 +134,27 @@ class Store:
             raise
         self.next_memory_id = sequence.get("memories", 0) + 1
         self.next_turn_id = sequence.get("turns", 0) + 1
+        if not last_used:
+            await self._adopt(identity.rpartition(" ")[2])
+
+    async def _adopt(self, analyser: str) -> None:
+        """Take over what the same analyser made beside another model: memories are found and scored by their words while
+        the vectors of this one are made. 0.6 s for 100 thousand."""
+        sql = (
+            "INSERT INTO embeddings (memory_id, model_id, vector, terms, features)"
+            " SELECT e.memory_id, ?1, NULL, e.terms, e.features FROM embeddings e"
+            " WHERE e.memory_id > ?3 AND e.memory_id <= ?4 AND e.model_id = ?2"
+            " AND NOT EXISTS (SELECT 1 FROM embeddings o WHERE o.memory_id = e.memory_id AND o.model_id = ?1)"
+        )
+        others = await self.rows("SELECT id, identity FROM models WHERE id <> ?", self.model_id)
+        same = [other for other, identity in others if identity.endswith(f" {analyser}")]
+        starts = range(0, self.next_memory_id, ADOPT_IDS)
+        units: list[Unit] = [[(sql, [(self.model_id, o, n, n + ADOPT_IDS)])] for o in same for n in starts]
+        units.append([("UPDATE models SET last_used = (id = ?)", [(self.model_id,)])])
+        for unit in units:
+            if (failure := await self._transaction(unit)) is not None:
+                await self.close()
+                raise explain(failure, self.path)
 
     async def close(self) -> None:
         for connection in (self._reader, self._writer):

@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 from recalld.core.policy import LinkType
 from recalld.core.sequence import Source
 from recalld.core.signals import Signal
-from recalld.edge.embed import Vector
+from recalld.edge.embed import Vector, Vectors
 from recalld.wire.messages import Decay
 
 EVERYWHERE = ("", "")  # the place of the global toggle: no agent has an empty name
@@ -78,10 +78,10 @@ class Attributes(Struct, frozen=True):
 
 
 class Entry(Struct, frozen=True):
-    """What a memory is found and scored by."""
+    """What a memory is found and scored by. `vector` None: it is made later."""
 
     terms: str
-    vector: Vector
+    vector: Vector | None
     features: bytes
 
 
@@ -170,11 +170,26 @@ def entries_unit(memory_ids: Sequence[int], entries: Sequence[Entry], model_id: 
         (
             "INSERT OR REPLACE INTO embeddings VALUES (?, ?, ?, ?, ?)",
             [
-                (m, model_id, e.vector.astype("<f2").tobytes(), e.terms, e.features)
+                (m, model_id, None if e.vector is None else _packed(e.vector), e.terms, e.features)
                 for m, e in zip(memory_ids, entries, strict=True)
             ],
         )
     ]
+
+
+def vectors_unit(memory_ids: Sequence[int], vectors: Vectors, model_id: int) -> Unit:
+    """Vectors of memories that were stored without; of those that are still there."""
+    return [
+        (
+            "UPDATE embeddings SET vector = ? WHERE memory_id = ? AND model_id = ?",
+            [(_packed(vector), m, model_id) for m, vector in zip(memory_ids, vectors, strict=True)],
+        ),
+        ("UPDATE models SET dimensions = ? WHERE id = ? AND dimensions = 0", [(vectors.shape[1], model_id)]),
+    ]
+
+
+def _packed(vector: Vector) -> bytes:
+    return vector.astype("<f2").tobytes()
 
 
 def removal_unit(namespace: str, memory_ids: Sequence[int], *, forgotten: bool) -> Unit:

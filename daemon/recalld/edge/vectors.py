@@ -18,7 +18,7 @@ import numpy.typing as npt
 from msgspec import Struct
 from usearch.index import Index
 
-from recalld.edge.embed import DIMENSIONS, Vectors
+from recalld.edge.embed import Vectors
 from recalld.edge.files import checksum
 
 BLOCK = 4_096
@@ -38,7 +38,7 @@ class SnapshotHeader(Struct):
     count: int
     memory_id: int
     tombstone_id: int
-    dimensions: int = DIMENSIONS
+    dimensions: int
     version: int = 2
 
 
@@ -65,8 +65,8 @@ class Snapshot:
 
     def open(self) -> None:
         index: Any = Index.restore(str(self._path), view=True, enable_key_lookups=False)
-        if index is None or index.ndim != DIMENSIONS:
-            raise ValueError(f"{self._path} is not a vector index of {DIMENSIONS} dimensions")
+        if index is None or index.ndim != self.header.dimensions:
+            raise ValueError(f"{self._path} is not a vector index of {self.header.dimensions} dimensions")
         index.expansion_search = EXPANSION
         self._index = index
 
@@ -84,18 +84,30 @@ def read_header(folder: Path) -> SnapshotHeader:
 
 
 class Tail:
-    """Vectors newer than the snapshot: full blocks packed as int8, the last one as float32. Grows; never shrinks."""
+    """Vectors newer than the snapshot: full blocks packed as int8, the last one as float32. Grows; never shrinks.
+
+    The first vectors decide how many dimensions all have.
+    """
 
     def __init__(self) -> None:
         self._blocks: list[tuple[Ids, Any]] = []
         self._ids: Ids = np.empty(BLOCK, dtype=np.int64)
-        self._vectors: Vectors = np.empty((BLOCK, DIMENSIONS), dtype=np.float32)
+        self._vectors: Vectors = np.empty((0, 0), dtype=np.float32)
         self._open: tuple[Ids, Vectors] = (self._ids[:0], self._vectors[:0])
 
     def __len__(self) -> int:
         return len(self._blocks) * BLOCK + len(self._open[0])
 
     def add(self, ids: list[int], vectors: Vectors) -> None:
+        """Raises ValueError for vectors of other dimensions than those it has."""
+        if not ids:
+            return
+        dimensions = vectors.shape[1]
+        if not self._vectors.size:
+            self._vectors = np.empty((BLOCK, dimensions), dtype=np.float32)
+            self._open = (self._ids[:0], self._vectors[:0])
+        if dimensions != self._vectors.shape[1]:
+            raise ValueError(f"vectors of {dimensions} dimensions do not go among those of {self._vectors.shape[1]}")
         done = 0
         while done < len(ids):
             n = len(self._open[0])
@@ -106,7 +118,7 @@ class Tail:
             if n + take == BLOCK:
                 block = (self._ids, numkong.dots_pack(_quantised(self._vectors)))
                 self._ids = np.empty(BLOCK, dtype=np.int64)
-                self._vectors = np.empty((BLOCK, DIMENSIONS), dtype=np.float32)
+                self._vectors = np.empty((BLOCK, dimensions), dtype=np.float32)
                 self._blocks.append(block)
                 self._open = (self._ids[:0], self._vectors[:0])
             else:
@@ -114,6 +126,8 @@ class Tail:
 
     def search(self, vector: Vectors, limit: int) -> tuple[Ids, Vectors]:
         ids, vectors = self._open
+        if not vectors.shape[1]:
+            return ids, np.empty(0, dtype=np.float32)
         parts = [(ids, vectors @ vector)]
         if self._blocks:
             quantised = _quantised(vector[None, :])
@@ -151,7 +165,7 @@ class VectorIndex:
         return len(self.tail) + (self.snapshot.header.count if self.snapshot else 0)
 
     def add(self, ids: list[int], vectors: Vectors) -> None:
-        """Shapes (n,) and (n, 256). Ids are greater than any before."""
+        """Shapes (n,) and (n, dimensions); in any order. Raises ValueError for other dimensions than the ones before."""
         with self._lock:
             self.tail.add(ids, vectors)
             if self._since is not None:
@@ -166,10 +180,10 @@ class VectorIndex:
         """Use an opened snapshot, with a tail of what the record had above it and of what came since `begin_take`."""
         tail = Tail()
         tail.add(ids, vectors)
-        known = ids[-1] if ids else snapshot.header.memory_id
+        known = set(ids)
         with self._lock:
             for memory_id, vector in self._since or []:
-                if memory_id > known:
+                if memory_id not in known:
                     tail.add([memory_id], vector[None, :])
             self._since = None
             self.snapshot, self.tail = snapshot, tail

@@ -23,7 +23,8 @@ from recalld import log
 from recalld.config import RELOADABLE, Config
 from recalld.core.words import ANALYSER
 from recalld.edge import allocator, files
-from recalld.edge.embed import Embedder, load_background
+from recalld.edge.embed import load_background
+from recalld.edge.embedders import make_embedder
 from recalld.edge.nng import ContextPublisher, Events, Rpc
 from recalld.edge.reader import Reader
 from recalld.edge.store import Store
@@ -31,6 +32,7 @@ from recalld.edge.systemd import Notifier
 from recalld.errors import ConfigError, RecalldError
 from recalld.service.capture import Capture
 from recalld.service.counters import Counters
+from recalld.service.embedding import Questions
 from recalld.service.indexing import Indexing
 from recalld.service.ingest import Ingest
 from recalld.service.injection import Injection
@@ -47,6 +49,7 @@ from recalld.wire.messages import DaemonInfo
 from recalld.wire.operations import StatusResult
 
 STATUS_SECONDS = 10.0
+VECTORS_SECONDS = 2.0  # a drain waits so long for vectors that are made later; a client gives up after 5 s
 STUCK_SECONDS = 5.0  # recall's keeper wakes at least every second
 LEAVE_SECONDS = 8.0  # for what follows the drain: above SQLite's wait for a lock, below what TimeoutStopSec leaves
 SWITCH_SECONDS = 0.0005  # a thread waits this long for the interpreter's lock; at the default 5 ms recall took 217 ms
@@ -115,9 +118,13 @@ class Daemon:
     async def _open(self, stack: AsyncExitStack, data: Path, runtime: Path) -> None:
         """Files, sockets and threads, in order of dependence; the stack closes them in the opposite order."""
         config, counters = self.config, self.counters
-        embedder = await anyio.to_thread.run_sync(Embedder)
+        embedder = await anyio.to_thread.run_sync(make_embedder, config.embedder)
+        stack.callback(embedder.close)
         identity = f"{embedder.identity} {ANALYSER}"
-        self.store = await stack.enter_async_context(_opened_store(data / "recalld.db", identity))
+        self.store = await stack.enter_async_context(_opened_store(data / "recalld.db", identity, embedder.dimensions))
+        embedder.dimensions = embedder.dimensions or self.store.dimensions
+        retry_s = config.embedder.retry_ms / 1000
+        remote = Questions(embedder, counters, config.embedder.timeout_ms / 1000, retry_s) if embedder.remote else None
         self.writer = Writer(self.store, counters)
         reader = Reader(self.store.path, self.store.model_id)
         stack.callback(reader.close)
@@ -131,6 +138,7 @@ class Daemon:
             counters=counters,
             find=lambda namespace: self.indexing.namespaces.get(namespace),
             note=self.recall_log.note,
+            remote=remote,
         )
         self.indexing = Indexing(
             folder=data / "index",
@@ -142,8 +150,12 @@ class Daemon:
             counters=counters,
             config=config.index,
             when_idle=self.recall.when_idle,
+            retry_s=retry_s,
         )
         await anyio.to_thread.run_sync(self.indexing.open_all)
+        if remote is not None:
+            remote.start()
+            stack.callback(remote.stop)
         self.recall.start()
         stack.callback(self.recall.stop)
 
@@ -217,12 +229,15 @@ class Daemon:
 
     # -- draining
 
-    async def drain(self) -> int:
-        """Close every open turn; return how many when they are stored and findable."""
+    async def drain(self, vectors_s: float = VECTORS_SECONDS) -> int:
+        """Close every open turn; return how many when they are stored and findable by their words, and, if that takes
+        no longer than `vectors_s`, by their vectors."""
         count = await self.ingest.close_turns("drain")
         await self.capture.idle()
         await self.notes.write()
         await self.indexing.flush()
+        with anyio.move_on_after(vectors_s):
+            await self.indexing.vectors_made()
         await self.recall_log.write()
         return count
 
@@ -232,7 +247,7 @@ class Daemon:
         self.ingest.draining = True
         with anyio.move_on_after(self.config.drain_ms / 1000) as scope:
             await anyio.sleep(0.05)  # what is in the sockets already
-            closed = await self.drain()
+            closed = await self.drain(vectors_s=0)
             self._log.info("turns drained", turns=closed)
         if scope.cancelled_caught:
             self._log.warning(
@@ -308,6 +323,8 @@ class Daemon:
                 entry["skipped"][reason] = count
         for namespace, count in await self.store.rows("SELECT namespace, count(*) FROM memories GROUP BY namespace"):
             agents.setdefault(namespace, {"seen": 0, "captured": 0, "skipped": {}, "memories": 0})["memories"] = count
+        sql = "SELECT count(*) FROM embeddings WHERE model_id = ? AND vector IS NULL"
+        [(vectors_waiting,)] = await self.store.rows(sql, self.store.model_id)
         c = self.counters
         return StatusResult(
             daemon=self.info,
@@ -325,6 +342,7 @@ class Daemon:
             recalls_shared=c.shared,
             recalls_unlogged=c.unlogged,
             faults=[*(f"{thing}: {what}" for thing, what in c.faults.items()), *self._unaccounted()],
+            vectors_waiting=vectors_waiting,
         )
 
     def _unaccounted(self) -> list[str]:
@@ -336,9 +354,9 @@ class Daemon:
 
 
 @asynccontextmanager
-async def _opened_store(path: Path, identity: str) -> AsyncIterator[Store]:
+async def _opened_store(path: Path, identity: str, dimensions: int) -> AsyncIterator[Store]:
     store = Store(path)
-    await store.open(identity)
+    await store.open(identity, dimensions)
     try:
         yield store
     finally:

@@ -18,21 +18,23 @@ from recalld.config import IndexConfig
 from recalld.core.entities import ENTITIES_MAX, Entities
 from recalld.core.features import encode, features_of
 from recalld.core.words import terms
-from recalld.edge.embed import DIMENSIONS, Embedder
+from recalld.edge.embed import Embedder, Vectors
 from recalld.edge.features import Entry as FeatureEntry
 from recalld.edge.features import FeatureIndex, ids_and_vectors, session_number
 from recalld.edge.files import folder_name
 from recalld.edge.lexical import LexicalIndex, LexicalState
 from recalld.edge.reader import Reader
 from recalld.edge.store import Store
-from recalld.edge.units import Entry, MemoryRow, Underived, entries_unit
+from recalld.edge.units import Entry, MemoryRow, Underived, entries_unit, vectors_unit
 from recalld.edge.vectors import Snapshot, VectorIndex
-from recalld.errors import StorageError
+from recalld.errors import EmbedderError, StorageError
 from recalld.service.counters import Counters
+from recalld.service.embedding import embed_texts
 from recalld.service.writer import Writer
 
 CATCH_UP_ROWS = 20_000  # read, indexed and committed at a time
 DERIVE_ROWS = 512
+EMBED_ROWS = 64  # vectors made and committed at a time: a second of a model on the processor, two requests of a server
 RETRY_SECONDS = 5.0
 
 
@@ -49,7 +51,7 @@ class NamespaceIndex:
         self.lexical: LexicalIndex | None = None
         self.broken = False  # the word index cannot be written; recall goes on with vectors alone
         self.vectors = VectorIndex()
-        self.features = FeatureIndex(DIMENSIONS)
+        self.features = FeatureIndex()
         self.added: list[tuple[int, str]] = []
         self.removed: list[int] = []
         self.entities = Entities()
@@ -73,8 +75,10 @@ class Indexing:
         counters: Counters,
         config: IndexConfig,
         when_idle: Callable[[Callable[[], None]], None],
+        retry_s: float = RETRY_SECONDS,
     ) -> None:
-        """`when_idle` runs a function in recall's keeper while no prompt waits, and returns when it is done."""
+        """`when_idle` runs a function in recall's keeper while no prompt waits, and returns when it is done. `retry_s`:
+        how long an embedder that failed is left alone."""
         self._folder = folder
         self._store = store
         self._reader = reader
@@ -84,6 +88,9 @@ class Indexing:
         self._counters = counters
         self._config = config
         self._when_idle = when_idle
+        self._retry_s = retry_s
+        self._vectors_wanted = anyio.Event()
+        self._vectors_made = anyio.Event()  # all of them, or all that can be made now
         self._wake = anyio.Event()
         self._flushing = anyio.Lock()
         self._log = log.get("indexing")
@@ -154,8 +161,8 @@ class Indexing:
     # -- following the record; called in the event loop, after the commit
 
     def add(self, memories: Sequence[MemoryRow], entries: Sequence[Entry], sessions: Sequence[str | None]) -> None:
-        """Memories that are committed, in the order of their ids, with the session of each. Vectors are findable at once,
-        words within commit_ms."""
+        """Memories that are committed, in the order of their ids, with the session of each. Vectors are findable at once
+        if they are there, words within commit_ms."""
         for memory, entry, session in zip(memories, entries, sessions, strict=True):
             index = self.namespaces.get(memory.namespace)
             if index is None:
@@ -170,11 +177,14 @@ class Indexing:
                         memory.kind == "turn",
                         memory.created_ms,
                         entry.features,
-                        entry.vector.astype(np.float16),
+                        None if entry.vector is None else entry.vector.astype(np.float16),
                     )
                 ]
             )
-            index.vectors.add([memory.id], entry.vector[None, :])
+            if entry.vector is None:
+                self._want_vectors()
+            else:
+                index.vectors.add([memory.id], entry.vector[None, :])
             index.added.append((memory.id, entry.terms))
             if memory.entity:
                 self.know(memory.namespace, memory.entity)
@@ -210,8 +220,7 @@ class Indexing:
     async def run(self) -> None:
         """Commit to the word indexes at a steady pace, and have snapshots made, until cancelled."""
         async with anyio.create_task_group() as tg:
-            tg.start_soon(self._derive_missing)
-            tg.start_soon(self._make_snapshots)
+            tg.start_soon(self._catch_up_vectors)
             while True:
                 await self._wake.wait()
                 self._wake = anyio.Event()
@@ -255,9 +264,20 @@ class Indexing:
         self._counters.faults["word index"] = f"{index.folder}: {e}; recall goes on with vectors alone"
         self._log.error("word index not written", namespace=index.namespace, error=str(e))
 
-    async def _derive_missing(self) -> None:
-        """Terms and embeddings of memories that another model or analyser derived, or none."""
+    async def _catch_up_vectors(self) -> None:
+        """What another analyser or model derived, or none, until cancelled; snapshots once every memory has its row."""
         reader = Reader(self._store.path, self._store.model_id)
+        await self._derive_missing(reader)
+        async with anyio.create_task_group() as tg:
+            tg.start_soon(self._make_snapshots)
+            while True:
+                self._vectors_wanted = anyio.Event()
+                await self._make_vectors(reader)
+                self._vectors_made.set()
+                await self._vectors_wanted.wait()
+
+    async def _derive_missing(self, reader: Reader) -> None:
+        """Terms and features, and vectors if they take no time, of memories that have no row of this model and analyser."""
         done, more = 0, True
         while more:
             try:
@@ -268,12 +288,11 @@ class Indexing:
                 await anyio.sleep(RETRY_SECONDS)
                 continue
             done, more = done + len(rows), bool(rows)
-        reader.close()
         if done:
-            self._log.info("derived anew; indexes are rebuilt", memories=done, identity=self._identity)
             async with self._flushing:
                 for namespace in list(self.namespaces):
                     await anyio.to_thread.run_sync(self._rebuild, namespace)
+            self._log.info("derived anew, indexes rebuilt", memories=done, identity=self._identity)
 
     def _rebuild(self, namespace: str) -> None:
         index = self.namespaces[namespace]
@@ -282,9 +301,58 @@ class Indexing:
         shutil.rmtree(index.folder, ignore_errors=True)
         self._open(namespace)
 
+    async def _make_vectors(self, reader: Reader) -> None:
+        """Vectors of what was stored without, in order, until there is none; while the embedder fails, ask it again."""
+        done = 0
+        while True:
+            try:
+                rows = await anyio.to_thread.run_sync(reader.without_vector, EMBED_ROWS)
+                if not rows:
+                    break
+                vectors = await embed_texts(self._embedder, [row[2] for row in rows])
+                await self._writer.write(vectors_unit([row[0] for row in rows], vectors, self._store.model_id))
+            except StorageError:
+                await anyio.sleep(RETRY_SECONDS)
+            except Exception as e:
+                await self._vectors_failed(e)
+            else:
+                self._add_vectors(rows, vectors)
+                done += len(rows)
+        if self._counters.faults.pop("vectors", None):
+            self._log.info("vectors are made again")
+        if done >= EMBED_ROWS:
+            self._log.info("vectors made", memories=done, identity=self._identity)
+
+    async def _vectors_failed(self, e: Exception) -> None:
+        """Tell people, and wait a while; what was stored meanwhile is found by its words."""
+        if not isinstance(e, EmbedderError):
+            self._log.exception("vectors not made")
+        elif "vectors" not in self._counters.faults:
+            self._log.error("vectors not made", error=str(e), retry_s=self._retry_s)
+        self._counters.faults["vectors"] = f"{e}; what is stored waits for its vectors and is found by its words"
+        self._vectors_made.set()
+        await anyio.sleep(self._retry_s)
+
+    def _want_vectors(self) -> None:
+        if self._vectors_made.is_set():
+            self._vectors_made = anyio.Event()
+        self._vectors_wanted.set()
+
+    def _add_vectors(self, rows: Sequence[tuple[int, str, str]], vectors: Vectors) -> None:
+        for (memory_id, namespace, _), vector in zip(rows, vectors, strict=True):
+            if (index := self.namespaces.get(namespace)) is not None:
+                index.features.set_vector(memory_id, vector)
+                if vector.any():
+                    index.vectors.add([memory_id], vector[None, :])
+
+    async def vectors_made(self) -> None:
+        """Return when what is stored has its vectors, or the embedder fails."""
+        await self._vectors_made.wait()
+
     def derive(self, texts: Sequence[Underived]) -> list[Entry]:
         """What texts are found and scored by. Blocking; for a worker thread."""
-        vectors = self._embedder.embed([t.text for t in texts]) if texts else np.empty((0, 0), dtype=np.float32)
+        later = self._embedder.later or not texts
+        vectors = [None] * len(texts) if later else self._embedder.embed([t.text for t in texts])
         return [
             Entry(" ".join(terms(t.text)), vector, encode(features_of(*t)))
             for t, vector in zip(texts, vectors, strict=True)

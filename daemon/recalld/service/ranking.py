@@ -49,7 +49,8 @@ class Ranker:
         if not rows.ids:
             return Ranked([])
         asked = rank.understand(query, context, words.df if words else {}, words.docs if words else 0, self._background)
-        parts = rank.parts(asked, near.query if near else None, rows)
+        query_vector = near.query if near and rows.vectors.size else None
+        parts = rank.parts(asked, query_vector, rows)
         scores = rank.scores(parts).round(4)
         order = sorted(range(len(rows.ids)), key=lambda i: (-scores[i], rows.ids[i]))
         if isinstance(wanted, int):

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, NamedTuple
 
@@ -25,11 +26,12 @@ from recalld.core.race import Race, Runner
 from recalld.core.recent import RecentlyFound
 from recalld.core.scored import Ranked
 from recalld.core.words import terms
-from recalld.edge.embed import Embedder
+from recalld.edge.embed import Embedder, Vector
 from recalld.edge.lexical import LexicalHits
 from recalld.edge.reader import Reader
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
+from recalld.service.embedding import Questions
 from recalld.service.indexing import NamespaceIndex
 from recalld.service.injection import Injection
 from recalld.service.lookups import Offered, look_up
@@ -88,6 +90,7 @@ class Question(Struct, eq=False):
     watch: Callable[[Question, Ranked | None, ContextBody], None] | None = None
     source: Literal["search", "shared", "cache"] = "search"
     generation: int = 0
+    vector: Vector | None = None  # of a remote embedder
     terms: list[str] = field(default_factory=list)
     stages: dict[str, float] = field(default_factory=dict)
     offered: Offered = field(default_factory=Offered)
@@ -145,7 +148,9 @@ class Recall:
         counters: Counters,
         find: Callable[[str], NamespaceIndex | None],
         note: Callable[[Question, Ranked | None, ContextBody], None],
+        remote: Questions | None = None,
     ) -> None:
+        """`remote`: who is asked for the vectors of questions, where the embedder is another process."""
         self._readers = readers
         self._embedder = embedder
         self._ranker = ranker
@@ -153,6 +158,7 @@ class Recall:
         self._counters = counters
         self._find = find
         self._note = note
+        self._remote = remote
         self._log = log.get("recall")
         self._lanes: dict[str, SimpleQueue[Flight[Question, Any] | None]] = {lane: SimpleQueue() for lane in LANES}
         self._lock = threading.Lock()  # around the race, what is shared, the idle work and the keeper's alarm
@@ -218,10 +224,17 @@ class Recall:
             self._finish(question, "error", Code.BUSY.value)
             return
         if flight is not None:
-            for queue in self._lanes.values():
-                queue.put(flight)
+            if self._remote is None:
+                self._lanes["vector"].put(flight)
+            else:
+                self._remote.ask(question.whole, cutoff, partial(self._embedded, flight))
+            self._lanes["lexical"].put(flight)
         if late_alarm:
             self._wake.put(None)
+
+    def _embedded(self, flight: Flight[Question, Any], vector: Vector | None) -> None:
+        flight.askers[0].vector = vector
+        self._lanes["vector"].put(flight)
 
     def _found_before(self, question: Question) -> Found | None:
         if not question.settings.cache_s or (key := question.same) is None:
@@ -428,8 +441,10 @@ class Recall:
             return None if index.broken else LexicalHits([], {}, 0)
         return index.lexical.search(searched(question.terms), question.candidates)
 
-    def _search_vectors(self, question: Question, index: NamespaceIndex, reader: Reader) -> VectorHits:
-        vector = self._embedder.embed([question.whole])[0]
+    def _search_vectors(self, question: Question, index: NamespaceIndex, reader: Reader) -> VectorHits | None:
+        vector = question.vector if self._remote else self._embedder.embed_query(question.whole, question.cutoff)
+        if vector is None:  # in time there is none
+            return None
         return VectorHits(vector, index.vectors.search(vector, question.candidates))
 
     def _look_up(self, question: Question, index: NamespaceIndex, reader: Reader) -> Offered:

@@ -199,7 +199,8 @@ class ReplayRecallResult(Struct):
 
 
 class StatusResult(Struct):
-    """Counts since the store was made (`turns`, `memories`) or since the daemon started (all else)."""
+    """Counts since the store was made (`turns`, `memories`) or since the daemon started (all else). `vectors_waiting`:
+    memories that have yet to get a vector of the present embedder; they are found by their words."""
 
     daemon: DaemonInfo
     uptime_s: float
@@ -216,6 +217,7 @@ class StatusResult(Struct):
     recalls_cached: int = 0
     recalls_shared: int = 0
     recalls_unlogged: int = 0
+    vectors_waiting: int = 0
 
 
 OPERATIONS: dict[str, tuple[type[Struct], type[Struct]]] = {
