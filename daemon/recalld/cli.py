@@ -32,6 +32,8 @@ app.add_typer(service_app, name="service")
 ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Configuration file.")]
 DataDir = Annotated[str | None, typer.Option("--data-dir", metavar="DIR", help="Folder of the database.")]
 RuntimeDir = Annotated[str | None, typer.Option("--runtime-dir", metavar="DIR", help="Folder of the sockets.")]
+REINDEX_SECONDS = 3_600.0
+
 Json = Annotated[bool, typer.Option("--json", help="For programs: JSON on standard output.")]
 Agent = Annotated[str, typer.Option("--agent", metavar="NAME", help="Whose memories.", show_default=True)]
 MemoryId = Annotated[str, typer.Argument(metavar="ID", help="Such as m12.")]
@@ -203,6 +205,23 @@ def forget(
         render.dump(result)
     else:
         typer.echo(f"forgotten: {', '.join(result['forgotten'])}" if result["forgotten"] else "it was forgotten before")
+
+
+@app.command()
+def reindex(
+    what: Annotated[Literal["all", "words", "vectors"], typer.Argument(help="Which of the two indexes.")] = "all",
+    agent: Agent = "main",
+    file: ConfigFile = None,
+    runtime_dir: RuntimeDir = None,
+    as_json: Json = False,
+) -> None:
+    """Make the indexes of an agent's memories anew from the record. The daemon serves from the old ones meanwhile."""
+    from recalld import render
+    from recalld.edge import caller
+
+    with caller.daemon(_load(file, runtime_dir).runtime_path) as client:
+        result = client.reindex({"agent_id": agent}, what, timeout_s=REINDEX_SECONDS)
+    render.dump(result) if as_json else typer.echo(f"made anew in {result['seconds']:.1f} s")
 
 
 @app.command()

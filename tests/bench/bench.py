@@ -22,11 +22,13 @@ import uvloop
 # the tests are no installed package: they are found from their folder
 sys.path[0] = str(Path(__file__).parents[1])
 
+from bench.attacks import attacks  # noqa: E402
 from bench.figures import emit, spread, summary  # noqa: E402
 from bench.ingest import ingest, start  # noqa: E402
 from bench.recall import Sizes, findable, recall  # noqa: E402
 
 BENCHES = {"recall": recall, "ingest": ingest, "start": start, "findable": findable}
+BY_NAME = {**BENCHES, "attacks": attacks}  # an hour and ten gigabytes: only where it is asked for
 PACKAGES = ("recalld", "pynng", "tantivy", "usearch", "wordllama", "numpy", "uvloop", "msgspec")
 CALIBRATIONS = 20
 CALIBRATION_STEPS = 200_000
@@ -61,19 +63,21 @@ def tell_machine() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="The benchmarks of recalld.")
-    parser.add_argument("--only", choices=sorted(BENCHES))
+    parser.add_argument("--only", choices=sorted(BY_NAME))
     parser.add_argument("--memories", type=int, default=100_000)
     parser.add_argument("--questions", type=int, default=10_000)
     parser.add_argument("--events", type=int, default=30_000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--starts", type=int, default=5)
     parser.add_argument("--notes", type=int, default=20, help="in each repeat of `findable`")
+    parser.add_argument("--attacked", type=int, default=6_000, help="questions during each attack")
     given = parser.parse_args()
-    sizes = Sizes(given.memories, given.questions, given.events, given.repeats, given.starts, given.notes)
+    sizes = Sizes(
+        given.memories, given.questions, given.events, given.repeats, given.starts, given.notes, given.attacked
+    )
     tell_machine()
-    for name, bench in BENCHES.items():
-        if given.only in (None, name):
-            uvloop.run(bench(sizes))  # as the daemon does, and as a gateway that minds its latency would
+    for bench in [BY_NAME[given.only]] if given.only else BENCHES.values():
+        uvloop.run(bench(sizes))  # as the daemon does, and as a gateway that minds its latency would
 
 
 if __name__ == "__main__":

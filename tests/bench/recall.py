@@ -46,6 +46,7 @@ class Sizes(NamedTuple):
     repeats: int
     starts: int
     notes: int
+    attacked: int
 
 
 class Asked(NamedTuple):
@@ -60,7 +61,7 @@ async def recall(sizes: Sizes) -> None:
             folder = Path(name)
             seconds = await seeded(memories, folder / "data")
             emit("seed", f"{memories}", seconds, "s", target="< 240" if memories == 100_000 else None)
-            prompts = _prompts(sizes.questions, memories)
+            prompts = prompts_of(sizes.questions, memories)
             with DaemonProcess(folder) as daemon:
                 rss_before = rss_mib(daemon)
                 asked, status, captures = await _ask_under_load(daemon, prompts)
@@ -71,7 +72,7 @@ async def recall(sizes: Sizes) -> None:
                 _report_memory(memories, rss_before, rss_after)
 
 
-def _prompts(count: int, memories: int) -> list[str]:
+def prompts_of(count: int, memories: int) -> list[str]:
     """In turn about something that was said, and about something that was not."""
     texts, said = Texts(seed=2), Texts(seed=memories)
     return [texts.prompt_about(said.exchange()) if i % 2 else texts.prompt() for i in range(count)]
@@ -87,7 +88,7 @@ async def _ask_under_load(
         for prompt in prompts[:WARM_UP]:
             await client.recall(prompt, CTX, TTL_MS)
         late_before = (await client.status())["late"]
-        with captures_into(daemon) as outcome:
+        with captures_into(daemon, CAPTURES_PER_SECOND) as outcome:
             for prompt in prompts:
                 started = time.perf_counter()
                 answer = await client.recall(prompt, CTX, TTL_MS)
@@ -98,12 +99,12 @@ async def _ask_under_load(
 
 
 @contextmanager
-def captures_into(daemon: DaemonProcess) -> Iterator[dict[str, Any]]:
-    """Another process that captures at CAPTURES_PER_SECOND meanwhile; afterwards, what became of its events."""
+def captures_into(daemon: DaemonProcess, rate: int) -> Iterator[dict[str, Any]]:
+    """Another process that captures at `rate` events/s meanwhile; afterwards, what became of its events."""
     command = [sys.executable, str(Path(__file__).parent / "captures.py"), str(daemon.runtime_dir)]
     outcome: dict[str, Any] = {}
     with subprocess.Popen(
-        [*command, str(CAPTURES_PER_SECOND), "3"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*command, str(rate), "3"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None

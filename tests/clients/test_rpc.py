@@ -32,6 +32,7 @@ async def test_each_operation_says_what_the_protocol_wants(fake: FakeDaemon) -> 
             await client.forget("m1", CTX),
             await client.status(),
             await client.drain(),
+            await client.reindex(CTX, "words"),
             await client.toggle("off", CTX),
             await client.toggle("status", scope="global"),
             await client.publish([envelope]),
@@ -57,13 +58,14 @@ async def test_each_operation_says_what_the_protocol_wants(fake: FakeDaemon) -> 
         ("forget", CTX, {"id": "m1"}),
         ("status", None, {}),
         ("drain", None, {}),
+        ("reindex", CTX, {"what": "words"}),
         ("toggle", CTX, {"state": "off", "scope": "session"}),
         ("toggle", None, {"state": "status", "scope": "global"}),
         ("publish", None, {"events": [envelope]}),
     ]
     assert [result["op"] for result in results] == [request["op"] for request in fake.requests]
     assert all(request["v"] == 1 and "token" not in request for request in fake.requests)
-    assert len({request["id"] for request in fake.requests}) == 12
+    assert len({request["id"] for request in fake.requests}) == 13
     assert fake.dials["rpc"] == 1
 
 

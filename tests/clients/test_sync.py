@@ -47,6 +47,7 @@ async def test_everything_a_gateway_does(fake: FakeDaemon) -> None:
                 client.forget("m", CTX),
                 client.status(),
                 client.drain(),
+                client.reindex(CTX),
                 client.toggle("status"),
                 client.publish([]),
             ):
@@ -63,6 +64,7 @@ async def test_everything_a_gateway_does(fake: FakeDaemon) -> None:
         "forget",
         "status",
         "drain",
+        "reindex",
         "toggle",
         "publish",
         "search",

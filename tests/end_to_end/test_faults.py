@@ -161,6 +161,36 @@ async def test_a_running_daemon_has_snapshots_made(short_folder: Path) -> None:
         assert (await anyio.to_thread.run_sync(found, daemon)).startswith("Shelf number 17 ")
 
 
+@pytest.mark.anyio
+async def test_indexes_are_made_anew_while_memories_arrive(short_folder: Path) -> None:
+    daemon = DaemonProcess(short_folder, index__commit_ms="20")
+    with daemon:
+        await anyio.to_thread.run_sync(fill, daemon)
+        async with Client(name="gw", runtime_dir=daemon.runtime_dir) as client:
+            stored: list[str] = []
+
+            async def store_and_find() -> None:
+                for n in range(60):
+                    text = f"Locker number {1000 + n} holds the boots of crew {n}."
+                    stored.append((await client.store(text, CTX))["id"])
+
+            async with anyio.create_task_group() as tg:
+                tg.start_soon(store_and_find)
+                for what in ("words", "all", "vectors", "words"):
+                    assert (await client.reindex(CTX, what, timeout_s=60))["seconds"] > 0
+            await client.drain()
+            for n, memory_id in enumerate(stored):
+                answer = await client.search(f"locker number {1000 + n} boots crew", CTX, limit=100)
+                places = [m["id"] for m in answer["memories"]]
+                assert places.count(memory_id) == 1
+            assert (await anyio.to_thread.run_sync(found, daemon)).startswith("Shelf number 17 ")
+            assert (await client.status())["faults"] == []
+    with daemon:  # and what was made is what a start expects
+        assert (await anyio.to_thread.run_sync(found, daemon)).startswith("Shelf number 17 ")
+    assert "rebuilt" not in daemon.log_path.read_text()
+    assert "dropped" not in daemon.log_path.read_text()
+
+
 def start_fails(daemon: DaemonProcess) -> str:
     """What a daemon that does not start says."""
     with pytest.raises(AssertionError) as caught:

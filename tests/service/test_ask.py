@@ -301,6 +301,7 @@ async def _toggled(house: House, state: str, session: str) -> dict[str, str]:
         config=lambda: house.config,
         status=nothing,
         drain=nothing,
+        reindex=nothing,
         token=None,
     )
     request = Request(1, "r", "toggle", Ctx(agent_id="main", session_id=session), {"state": state})

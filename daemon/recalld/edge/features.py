@@ -325,6 +325,11 @@ class FeatureIndex:
             for memory_id in ids:
                 self._held.remove(memory_id)
 
+    def newer(self, memory_id: int) -> list[Entry]:
+        """What was added above an id and not removed."""
+        with self._lock:
+            return list(self._held.newer(memory_id))
+
     def take(self, path: Path) -> None:
         """Use a file, with what is newer and was added here. Raises ValueError or OSError if it cannot be read."""
         file = _File(path)

@@ -1,7 +1,7 @@
 """Makes the HNSW snapshot of one namespace, in a process of its own: building is minutes of processor time, and saving
 and loading hold the interpreter's lock. Continues from the last snapshot where there is a good one.
 
-Usage: python -m recalld.edge.snapshot DATABASE NAMESPACE IDENTITY FOLDER THREADS
+Usage: python -m recalld.edge.snapshot DATABASE NAMESPACE IDENTITY FOLDER THREADS [anew]
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from recalld.edge.vectors import SnapshotHeader, read_header
 NICE = 10  # recall and capture go first
 
 
-def build(database: Path, namespace: str, identity: str, folder: Path, threads: int) -> SnapshotHeader:
-    """Write the next snapshot and its header; remove the one before. Returns the header."""
+def build(
+    database: Path, namespace: str, identity: str, folder: Path, threads: int, *, anew: bool = False
+) -> SnapshotHeader:
+    """Write the next snapshot and its header; remove the one before. Returns the header. `anew`: from the record alone."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
         model_id = db.execute("SELECT id FROM models WHERE identity = ?", (identity,)).fetchone()[0]
@@ -34,7 +36,9 @@ def build(database: Path, namespace: str, identity: str, folder: Path, threads: 
         ).fetchone()[0]
     db.close()
     reader = Reader(database, model_id)
-    index, header = _last(folder, identity)
+    index, last = _last(folder, identity)
+    number = int(last.file.split(".")[0]) + 1 if last else 1
+    index, header = (None, None) if anew else (index, last)
     for _, memory_id in reader.tombstones(namespace, header.tombstone_id if header else 0):
         if index is not None and memory_id in index:
             index.remove(memory_id)
@@ -47,7 +51,6 @@ def build(database: Path, namespace: str, identity: str, folder: Path, threads: 
         index = Index(ndim=vectors.shape[1], metric="cos", dtype="bf16", connectivity=16, expansion_add=128)
     if ids:
         index.add(np.array(ids, dtype=np.uint64), vectors, threads=threads)
-    number = int(header.file.split(".")[0]) + 1 if header else 1
     path = folder / f"{number}.usearch"
     index.save(str(path))
     highest = ids[-1] if ids else (header.memory_id if header else 0)
@@ -69,10 +72,7 @@ def build(database: Path, namespace: str, identity: str, folder: Path, threads: 
         dimensions=index.ndim,
     )
     write_atomic(folder / "snapshot.json", msgspec.json.encode(new))
-    for old in (
-        *folder.glob("*.usearch"),
-        *folder.glob("*.features"),
-    ):  # a daemon that still views one keeps its mapping
+    for old in (*folder.glob("*.usearch"), *folder.glob("*.features")):  # who still views one keeps its mapping
         if old not in (path, features):
             old.unlink()
     return new
@@ -93,4 +93,6 @@ def _last(folder: Path, identity: str) -> tuple[Any, SnapshotHeader | None]:
 
 if __name__ == "__main__":
     os.nice(NICE)
-    build(Path(sys.argv[1]), sys.argv[2], sys.argv[3], Path(sys.argv[4]), int(sys.argv[5]))
+    build(
+        Path(sys.argv[1]), sys.argv[2], sys.argv[3], Path(sys.argv[4]), int(sys.argv[5]), anew=sys.argv[6:] == ["anew"]
+    )

@@ -206,6 +206,7 @@ class Daemon:
             config=lambda: self.config,
             status=self.status,
             drain=self.drain,
+            reindex=self.indexing.reindex,
             token=token,
         )
         self.events = Events(config.address("events"), refused)

@@ -57,6 +57,7 @@ class NamespaceIndex:
         self.entities = Entities()
         self.linked = False  # whether there are links that recall follows
         self.generation = next(_generations)
+        self.newest = 0  # the highest id that it has taken in
 
     def changed(self) -> None:
         self.generation = next(_generations)
@@ -93,6 +94,7 @@ class Indexing:
         self._vectors_made = anyio.Event()  # all of them, or all that can be made now
         self._wake = anyio.Event()
         self._flushing = anyio.Lock()
+        self._snapshotting = anyio.Lock()
         self._log = log.get("indexing")
         self.namespaces: dict[str, NamespaceIndex] = {}
 
@@ -101,12 +103,12 @@ class Indexing:
     def open_all(self) -> None:
         """Open and catch up every namespace of the record. Blocking."""
         for namespace in self._reader.namespaces():
-            self._open(namespace)
+            self.namespaces[namespace] = self._open(namespace)
 
     def _open(self, namespace: str) -> NamespaceIndex:
         index = NamespaceIndex(namespace, self._folder / folder_name(namespace))
         try:
-            self._catch_up_words(index, self._open_words(index))
+            self._catch_up_words(namespace, self._open_words(index), self._reader)
         except (OSError, ValueError) as e:
             self._not_written(index, e)
         snapshot = self._load_snapshot(index)
@@ -114,6 +116,7 @@ class Indexing:
             index.features.take(snapshot.features_path)
         entries = list(self._reader.entries(namespace, snapshot.header.memory_id if snapshot else 0))
         index.features.add(entries)
+        index.newest = max([snapshot.header.memory_id if snapshot else 0, *(e.id for e in entries)])
         if snapshot:
             index.features.remove(m for _, m in self._reader.tombstones(namespace, snapshot.header.tombstone_id))
             index.vectors.take(snapshot, *ids_and_vectors(entries))
@@ -122,7 +125,6 @@ class Indexing:
         for entity in self._reader.entities(namespace, ENTITIES_MAX):
             index.entities.add(entity)
         index.linked = self._reader.has_links(namespace)
-        self.namespaces[namespace] = index
         return index
 
     def _open_words(self, index: NamespaceIndex) -> LexicalIndex:
@@ -132,13 +134,13 @@ class Indexing:
                 self._log.warning("word index rebuilt", namespace=index.namespace, reason=index.lexical.rebuilt)
         return index.lexical
 
-    def _catch_up_words(self, index: NamespaceIndex, words: LexicalIndex) -> None:
+    def _catch_up_words(self, namespace: str, words: LexicalIndex, reader: Reader) -> None:
         state = words.state
-        removed = self._reader.tombstones(index.namespace, state.tombstone_id)
+        removed = reader.tombstones(namespace, state.tombstone_id)
         tombstone_id = removed[-1][0] if removed else state.tombstone_id
         memory_id, gone = state.memory_id, [m for _, m in removed]
         while True:
-            rows = self._reader.terms(index.namespace, memory_id, CATCH_UP_ROWS)
+            rows = reader.terms(namespace, memory_id, CATCH_UP_ROWS)
             if not rows and not gone:
                 return
             memory_id = rows[-1][0] if rows else memory_id
@@ -169,28 +171,26 @@ class Indexing:
                 index = self.namespaces[memory.namespace] = NamespaceIndex(
                     memory.namespace, self._folder / folder_name(memory.namespace)
                 )
-            index.features.add(
-                [
-                    FeatureEntry(
-                        memory.id,
-                        session_number(session),
-                        memory.kind == "turn",
-                        memory.created_ms,
-                        entry.features,
-                        None if entry.vector is None else entry.vector.astype(np.float16),
-                    )
-                ]
-            )
-            if entry.vector is None:
-                self._want_vectors()
-            else:
-                index.vectors.add([memory.id], entry.vector[None, :])
+            if memory.id > index.newest:  # else the index was made from a record that had it already
+                index.newest = memory.id
+                self._add_entry(index, memory, entry, session)
             index.added.append((memory.id, entry.terms))
             if memory.entity:
                 self.know(memory.namespace, memory.entity)
             index.changed()
         if memories:
             self._wake.set()
+
+    def _add_entry(self, index: NamespaceIndex, memory: MemoryRow, entry: Entry, session: str | None) -> None:
+        vector = None if entry.vector is None else entry.vector.astype(np.float16)
+        is_turn = memory.kind == "turn"
+        index.features.add(
+            [FeatureEntry(memory.id, session_number(session), is_turn, memory.created_ms, entry.features, vector)]
+        )
+        if entry.vector is None:
+            self._want_vectors()
+        else:
+            index.vectors.add([memory.id], entry.vector[None, :])
 
     def know(self, namespace: str, entity: str) -> None:
         """A memory of the namespace is about this entity."""
@@ -290,16 +290,59 @@ class Indexing:
             done, more = done + len(rows), bool(rows)
         if done:
             async with self._flushing:
-                for namespace in list(self.namespaces):
-                    await anyio.to_thread.run_sync(self._rebuild, namespace)
+                for old in list(self.namespaces.values()):
+                    self._replace(old, await anyio.to_thread.run_sync(self._rebuild, old))
             self._log.info("derived anew, indexes rebuilt", memories=done, identity=self._identity)
 
-    def _rebuild(self, namespace: str) -> None:
-        index = self.namespaces[namespace]
+    def _rebuild(self, old: NamespaceIndex) -> NamespaceIndex:
+        """All of it from the record; the old one serves until the new one takes its place."""
+        if old.lexical is not None:
+            old.lexical.close()
+        shutil.rmtree(old.folder, ignore_errors=True)
+        return self._open(old.namespace)
+
+    def _replace(self, old: NamespaceIndex, new: NamespaceIndex) -> None:
+        """In the event loop, in one step. What was committed while the new one was made is in the old one."""
+        newer = old.features.newer(new.newest)
+        new.features.add(newer)
+        new.vectors.add(*ids_and_vectors(newer))
+        new.newest = old.newest = max(old.newest, new.newest)
+        new.added, new.removed = old.added, old.removed
+        new.features.remove(old.removed)
+        self.namespaces[new.namespace] = new
+
+    async def reindex(self, namespace: str, *, words: bool, vectors: bool) -> None:
+        """Make a namespace's indexes anew from the record while it is served by the old ones. Raises StorageError."""
+        index = self.namespaces.get(namespace)
+        if index is None:
+            return
+        if words:
+            async with self._flushing:
+                try:
+                    await anyio.to_thread.run_sync(self._words_anew, index)
+                except (OSError, ValueError) as e:
+                    self._not_written(index, e)
+                    raise StorageError(f"the word index {index.folder} was not made: {e}") from None
+                index.changed()
+            self._log.info("word index made anew", namespace=namespace)
+        if vectors and not await self.make_snapshot(index, anew=True):
+            raise StorageError(self._counters.faults.get("snapshot", "the vector snapshot was not made"))
+
+    def _words_anew(self, index: NamespaceIndex) -> None:
+        folder, aside = index.folder / "lexical", index.folder / "lexical.old"
         if index.lexical is not None:
-            index.lexical.close()
-        shutil.rmtree(index.folder, ignore_errors=True)
-        self._open(namespace)
+            index.lexical.close()  # it is searched until the new one is there
+        shutil.rmtree(aside, ignore_errors=True)
+        if folder.exists():
+            folder.rename(aside)
+        reader = Reader(self._store.path, self._store.model_id)
+        try:
+            words = LexicalIndex(folder)
+            self._catch_up_words(index.namespace, words, reader)
+        finally:
+            reader.close()
+        index.lexical = words
+        shutil.rmtree(aside, ignore_errors=True)
 
     async def _make_vectors(self, reader: Reader) -> None:
         """Vectors of what was stored without, in order, until there is none; while the embedder fails, ask it again."""
@@ -365,8 +408,8 @@ class Indexing:
                 if len(index.vectors.tail) >= max(self._config.snapshot_items, len(index.vectors) // 10):
                     await self.make_snapshot(index)
 
-    async def make_snapshot(self, index: NamespaceIndex) -> bool:
-        """Have a snapshot made by another process, and take it in when no prompt waits."""
+    async def make_snapshot(self, index: NamespaceIndex, *, anew: bool = False) -> bool:
+        """Have a snapshot made by another process, and take it in when no prompt waits. `anew`: not from the last one."""
         folder = index.folder / "vectors"
         self._log.info("snapshot started", namespace=index.namespace, newer=len(index.vectors.tail))
         command = [
@@ -377,9 +420,12 @@ class Indexing:
             index.namespace,
             self._identity,
             str(folder),
+            str(self._config.snapshot_threads),
+            *(["anew"] if anew else []),
         ]
         try:
-            done = await anyio.run_process([*command, str(self._config.snapshot_threads)], check=False, stderr=PIPE)
+            async with self._snapshotting:
+                done = await anyio.run_process(command, check=False, stderr=PIPE)
             if done.returncode != 0:
                 raise ValueError("".join(done.stderr.decode(errors="replace").strip().splitlines()[-1:]))  # noqa: TRY301
             await anyio.to_thread.run_sync(self._take_in, index, folder)

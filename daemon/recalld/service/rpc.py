@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 import msgspec
@@ -33,6 +33,13 @@ from recalld.wire.errors import REMEDY, Code, ProtocolError
 
 SEARCH_TTL_MS = 1_000  # a tool call waits longer than a prompt does
 
+
+class Reindex(Protocol):
+    """Make the indexes of a namespace anew. Raises StorageError."""
+
+    def __call__(self, namespace: str, *, words: bool, vectors: bool) -> Awaitable[None]: ...
+
+
 Handler = Callable[[m.Request, Any], Awaitable[msgspec.Struct]]
 
 
@@ -50,6 +57,7 @@ class RpcService:
         config: Callable[[], Config],
         status: Callable[[], Awaitable[o.StatusResult]],
         drain: Callable[[], Awaitable[int]],
+        reindex: Reindex,
         token: str | None,
     ) -> None:
         self._store = store
@@ -62,6 +70,7 @@ class RpcService:
         self._config = config
         self._status = status
         self._drain = drain
+        self._make_anew = reindex
         self._token = token
         self._log = log.get("rpc")
         explaining = Explaining(store, recall, recall_log, config)
@@ -76,6 +85,7 @@ class RpcService:
             "explain": explaining.explain,
             "replay_recall": explaining.replay,
             "drain": self._drain_turns,
+            "reindex": self._reindex,
             "toggle": self._toggle,
         }
 
@@ -230,6 +240,11 @@ class RpcService:
                     Code.PARAMS, f"events: `{event.type}` is not kept: only kept types are published here"
                 )
         return o.PublishResult(await self._ingest.publish_events(params.events))
+
+    async def _reindex(self, request: m.Request, params: o.ReindexParams) -> o.ReindexResult:
+        started = time.monotonic()
+        await self._make_anew(self._namespace(request), words=params.what != "vectors", vectors=params.what != "words")
+        return o.ReindexResult(round(time.monotonic() - started, 3))
 
     async def _drain_turns(self, request: m.Request, params: o.DrainParams) -> o.DrainResult:
         return o.DrainResult(await self._drain())

@@ -198,6 +198,14 @@ class ReplayRecallResult(Struct):
     left: list[MemoryId]
 
 
+class ReindexParams(Struct):
+    what: Literal["all", "words", "vectors"] = "all"
+
+
+class ReindexResult(Struct):
+    seconds: float
+
+
 class StatusResult(Struct):
     """Counts since the store was made (`turns`, `memories`) or since the daemon started (all else). `vectors_waiting`:
     memories that have yet to get a vector of the present embedder; they are found by their words."""
@@ -231,6 +239,7 @@ OPERATIONS: dict[str, tuple[type[Struct], type[Struct]]] = {
     "explain": (ExplainParams, ExplainResult),
     "replay_recall": (ReplayRecallParams, ReplayRecallResult),
     "drain": (DrainParams, DrainResult),
+    "reindex": (ReindexParams, ReindexResult),
     "toggle": (ToggleParams, ToggleResult),
 }
 

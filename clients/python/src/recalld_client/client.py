@@ -220,6 +220,11 @@ class Client:
         """Counts, latencies and faults of the daemon. Raises as `search` does."""
         return await self._call("status", None, {}, timeout_s)
 
+    async def reindex(self, ctx: Mapping[str, Any], what: str = "all", *, timeout_s: float | None = None) -> Map:
+        """Have the indexes of an agent's memories made anew, `words`, `vectors` or `all`: minutes for a million memories,
+        during which the old ones serve. Raises as `search` does."""
+        return await self._call("reindex", ctx, {"what": what}, timeout_s)
+
     async def drain(self, *, timeout_s: float | None = None) -> Map:
         """Close the open turns (`closed`); they are stored and findable on return. Raises as `search` does."""
         return await self._call("drain", None, {}, timeout_s)

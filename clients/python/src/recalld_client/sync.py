@@ -159,6 +159,10 @@ class SyncClient:
         """As `Client.status`."""
         return self._tool(self._client.status(timeout_s=timeout_s), timeout_s)
 
+    def reindex(self, ctx: Mapping[str, Any], what: str = "all", *, timeout_s: float | None = None) -> Map:
+        """As `Client.reindex`."""
+        return self._tool(self._client.reindex(ctx, what, timeout_s=timeout_s), timeout_s)
+
     def drain(self, *, timeout_s: float | None = None) -> Map:
         """As `Client.drain`."""
         return self._tool(self._client.drain(timeout_s=timeout_s), timeout_s)
