@@ -21,8 +21,8 @@ from bench.seed import parts_of, seeded
 from bench.texts import NAMESPACE, Texts
 from daemon_process import DaemonProcess
 from recalld.core.words import terms
+from recalld.service.question import CANDIDATES
 from recalld.service.ranking import searched
-from recalld.service.recall import CANDIDATES
 from recalld_client import Client, Recall
 
 TTL_MS = 100

@@ -25,7 +25,8 @@ from recalld.service import recent, toggles
 from recalld.service.counters import Counters
 from recalld.service.ingest import Ingest
 from recalld.service.notices import Notices
-from recalld.service.recall import Question, Recall
+from recalld.service.question import Question
+from recalld.service.recall import Recall
 from recalld.service.recent import Recent
 from recalld.service.rpc import RpcService
 from recalld.service.toggles import Toggles

@@ -28,8 +28,9 @@ from recalld.service.indexing import Indexing
 from recalld.service.injection import Injection
 from recalld.service.lookups import ENTITY_MEMORIES_MAX, look_up
 from recalld.service.memories import Memories, NewMemory, TurnWrite
+from recalld.service.question import Question
 from recalld.service.ranking import Ranker
-from recalld.service.recall import Question, Recall
+from recalld.service.recall import Recall
 from recalld.service.writer import Writer
 from recalld.wire.messages import ContextBody
 

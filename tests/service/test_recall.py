@@ -26,8 +26,9 @@ from recalld.edge.units import Entry, MemoryRow, memories_unit
 from recalld.service.counters import Counters
 from recalld.service.indexing import NamespaceIndex
 from recalld.service.injection import Injection
+from recalld.service.question import Question
 from recalld.service.ranking import Ranker
-from recalld.service.recall import WAITING_MAX, Question, Recall
+from recalld.service.recall import WAITING_MAX, Recall
 from recalld.wire.messages import ContextBody
 
 TEXTS = ("Ada: The winter tyres are in the barn.", "Ada: The summer tyres are at the garage in Lund.")

@@ -21,7 +21,7 @@ from recalld.edge.recalls import RecallRecord, recalls_unit, uses_unit
 from recalld.edge.store import Store
 from recalld.edge.units import Entry, MemoryRow, TurnRow, forget_turn_unit, memories_unit, removal_unit, turn_unit
 from recalld.service.counters import Counters
-from recalld.service.recall import Question
+from recalld.service.question import Question
 from recalld.service.recall_log import WAITING_MAX, RecallLog
 from recalld.service.writer import Writer
 from recalld.wire.messages import ContextBody, Memory

@@ -13,7 +13,8 @@ from recalld.core.scored import Ranked, Verdict
 from recalld.edge.recalls import RecallRecord
 from recalld.edge.store import Store
 from recalld.errors import ConfigError
-from recalld.service.recall import Question, Recall
+from recalld.service.question import Question
+from recalld.service.recall import Recall
 from recalld.service.recall_log import Answered, RecallLog, answered, record
 from recalld.wire import messages as m
 from recalld.wire import operations as o

@@ -26,7 +26,8 @@ from recalld.edge.units import expire_unit, journal_unit, release_unit
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
 from recalld.service.notices import Notices, now_ms
-from recalld.service.recall import Question, Recall
+from recalld.service.question import Question
+from recalld.service.recall import Recall
 from recalld.service.recent import Recent
 from recalld.service.toggles import Toggles
 from recalld.service.writer import Writer

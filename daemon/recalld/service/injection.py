@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING
 
 from recalld.core.choose import choose, digest
 from recalld.core.given import Given, Session
@@ -16,10 +15,8 @@ from recalld.core.scored import Candidate, Scored
 from recalld.edge.lexical import LexicalHits
 from recalld.edge.reader import Reader
 from recalld.service.notices import now_ms
+from recalld.service.question import Question
 from recalld.wire.messages import ContextBody, Status
-
-if TYPE_CHECKING:
-    from recalld.service.recall import Question
 
 DIGEST_MAX = 32  # memories read for a digest; its budget holds fewer
 HINT = "{count} memories of earlier conversations are kept. The tool memory_search finds them."

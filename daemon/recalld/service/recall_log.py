@@ -17,7 +17,7 @@ from recalld.edge.units import Unit
 from recalld.errors import StorageError
 from recalld.service.counters import Counters
 from recalld.service.notices import now_ms
-from recalld.service.recall import Question
+from recalld.service.question import Question
 from recalld.service.writer import Writer
 from recalld.wire.messages import ContextBody
 

@@ -23,7 +23,8 @@ from recalld.service.explaining import Explaining
 from recalld.service.ingest import Ingest
 from recalld.service.memories import Memories
 from recalld.service.notices import now_ms
-from recalld.service.recall import Question, Recall
+from recalld.service.question import Question
+from recalld.service.recall import Recall
 from recalld.service.recall_log import RecallLog
 from recalld.service.toggles import SESSIONS_MAX, Toggles
 from recalld.wire import messages as m
