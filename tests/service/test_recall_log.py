@@ -53,7 +53,7 @@ class House:
         question.done("ranked")
         ranked = Ranked(
             [scored(1, 0.91), scored(2, 0.8, Verdict.ITEMS_MAX)],
-            lambda: Below([9], [0.1], {"lexical": [0.25]}),
+            below=lambda: Below([9], [0.1], {"lexical": [0.25]}),
         )
         self.log.note(
             question, ranked, ContextBody("ok", 2.5, "what was sent", 7, None, [Memory("m1", "note", "text of 1", 0)])

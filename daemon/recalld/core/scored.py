@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from msgspec import Struct, field
@@ -87,15 +87,17 @@ class Below(Struct):
 
 class Ranked(Struct):
     """All that was found, best first. `memories`: read as a whole; `gone`: of them, those that stand no more. `below` the
-    floor: worked out when it is asked for, an answer does not wait for it."""
+    floor: worked out when it is asked for, an answer does not wait for it. `weights`: idf of the query's terms that carry
+    a topic."""
 
     memories: list[Scored]
+    weights: Mapping[str, float] = field(default_factory=dict)
     below: Callable[[], Below] = Below
     gone: list[Scored] = field(default_factory=list)
 
     def undecided(self) -> Ranked:
         """The same for another asker: its verdicts are its own."""
-        return Ranked([Scored(s.memory, s.score, s.parts, s.via) for s in self.memories], self.below)
+        return Ranked([Scored(s.memory, s.score, s.parts, s.via) for s in self.memories], self.weights, self.below)
 
     def in_order(self, ordered: list[Scored]) -> Ranked:
         """What stands of it, in another order, with what joins it."""
@@ -103,7 +105,7 @@ class Ranked(Struct):
         gone = [scored for scored in self.memories if scored.memory.id not in ids]
         for scored in gone:
             scored.verdict = Verdict.EXPIRED if scored.memory.superseded_by is None else Verdict.SUPERSEDED
-        return Ranked(ordered, self.below, gone)
+        return Ranked(ordered, self.weights, self.below, gone)
 
     def judged(self, injected: set[int]) -> list[Judged]:
         """What was read, each with its verdict, where the memories `injected` (ids) were."""

@@ -10,9 +10,8 @@ from recalld.core.choose import choose, digest
 from recalld.core.given import Given, Session
 from recalld.core.pack import pack
 from recalld.core.policy import stands
-from recalld.core.rank import Background, understand
-from recalld.core.scored import Candidate, Scored
-from recalld.edge.lexical import LexicalHits
+from recalld.core.rank import Background
+from recalld.core.scored import Candidate, Ranked, Scored
 from recalld.edge.reader import Reader
 from recalld.service.notices import now_ms
 from recalld.service.question import Question
@@ -48,8 +47,7 @@ class Injection:
     def compose(
         self,
         question: Question,
-        ranked: Sequence[Scored],
-        words: LexicalHits | None,
+        ranked: Ranked,
         reader: Reader,
         reason: str | None,
     ) -> ContextBody:
@@ -59,20 +57,17 @@ class Injection:
         with self._lock:
             session = self._session(question)
             recent = session.recent(run_id, settings.repeat_turns)
-        df, docs = (words.df, words.docs) if words else ({}, 0)
-        asked = understand(question.query, question.context, df, docs, self._background)
-        weights = {term: asked.idf[term] for term in asked.content}
-        chosen = choose(ranked, settings, weights, self._background.share, recent)
+        chosen = choose(ranked.memories, settings, ranked.weights, self._background.share, recent)
         newest: Sequence[Candidate] = ()
         hint = ""
         if recent.first and len(chosen) < settings.items_max and time.monotonic() < question.cutoff:
             newest, hint = self._cold_start(question, chosen, reader)
-        packed = pack(chosen, settings, weights, newest, hint)
+        packed = pack(chosen, settings, ranked.weights, newest, hint)
         with self._lock:
             session.gave(run_id, packed.shown, settings.repeat_turns)
         status: Status = "partial" if reason else "ok" if packed.text else "empty"
         if not reason and not chosen:
-            reason = "cold_start" if packed.text else "given" if ranked else None
+            reason = "cold_start" if packed.text else "given" if ranked.memories else None
         placement = settings.placement if packed.text else "prepend"
         return ContextBody(status, 0.0, packed.text, packed.tokens, reason, packed.memories, placement)
 

@@ -50,6 +50,7 @@ class Ranker:
             return Ranked([])
         asked = rank.understand(query, context, words.df if words else {}, words.docs if words else 0, self._background)
         query_vector = near.query if near and rows.vectors.size else None
+        weights = {term: asked.idf[term] for term in asked.content}
         parts = rank.parts(asked, query_vector, rows)
         scores = rank.scores(parts).round(4)
         order = sorted(range(len(rows.ids)), key=lambda i: (-scores[i], rows.ids[i]))
@@ -64,9 +65,9 @@ class Ranker:
             if (row := by_id.get(rows.ids[i])) is not None
         ]
         if isinstance(wanted, int) or len(best) == len(order):
-            return Ranked(memories)
+            return Ranked(memories, weights)
         low = [i for i in order if i not in best]
-        return Ranked(memories, partial(_below, rows.ids, scores, parts, low))
+        return Ranked(memories, weights, partial(_below, rows.ids, scores, parts, low))
 
 
 def _below(ids: Sequence[int], scores: rank.Floats, parts: Mapping[str, rank.Floats], low: Sequence[int]) -> Below:

@@ -49,10 +49,9 @@ WAITING_MAX = 256  # questions under way; one more is answered E_BUSY at once
 
 
 class Found(NamedTuple):
-    """What is ranked for a question, what the word index knows of its terms, and what was looked up beside."""
+    """What is ranked for a question, and what was looked up beside."""
 
     ranked: Ranked
-    words: LexicalHits | None
     offered: Offered
 
 
@@ -260,12 +259,11 @@ class Recall:
             return before
         index = self._find(question.namespace)
         assert index is not None
-        words = runner.results.get("lexical")
         ranked = self._ranker.rank(
             question.namespace,
             question.query,
             question.context,
-            words,
+            runner.results.get("lexical"),
             runner.results.get("vector"),
             index.features,
             reader,
@@ -273,7 +271,7 @@ class Recall:
             question.offered,
         )
         question.done("ranked")
-        found = Found(ranked, words, question.offered)
+        found = Found(ranked, question.offered)
         if whole and question.settings.cache_s and (key := question.same) is not None:
             until = time.monotonic() + question.settings.cache_s
             with self._lock:
@@ -300,7 +298,7 @@ class Recall:
             found = find()
             ranked = self._in_order(question, found.ranked, reader)
             if question.limit is None:
-                body = self._injection.compose(question, ranked.memories, found.words, reader, reason)
+                body = self._injection.compose(question, ranked, reader, reason)
             else:
                 memories = [memory_of(scored) for scored in ranked.memories[: question.limit]]
                 body = ContextBody("partial" if reason else "ok", 0.0, reason=reason, memories=memories)
