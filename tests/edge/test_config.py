@@ -142,10 +142,18 @@ def test_an_unknown_key_that_resembles_none(tmp_path: Path) -> None:
         ("RECALLD_GATES__AGENTS", "main", "gates.agents"),
         ("RECALLD_GATES__AGENTS", "[1]", "gates.agents[0]"),
         ("RECALLD_GATES__AGENTS", "[", "gates.agents"),
+        ("RECALLD_EMBEDDER__KIND", "magic", "embedder.kind"),
+        ("RECALLD_EMBEDDER__DIMENSIONS", "100000", "embedder.dimensions"),
+        ("RECALLD_EMBEDDER__TIMEOUT_MS", "0", "embedder.timeout_ms"),
+        ("RECALLD_EMBEDDER__API_KEY", "sk-secret", "embedder.api_key"),
     ],
 )
 def test_a_wrong_value_names_the_key_and_where_it_was_set(name: str, value: str, key: str) -> None:
     assert refusal(environ={name: value}).startswith(f"configuration key `{key}` (environment {name}): ")
+
+
+def test_a_key_that_was_written_down_is_not_shown() -> None:
+    assert "sk-secret" not in refusal(environ={"RECALLD_EMBEDDER__API_KEY": "sk-secret"})
 
 
 def test_a_wrong_flag_names_the_flag() -> None:

@@ -227,10 +227,12 @@ async def test_memories_are_kept_and_found_by_words_while_the_embedder_is_stuck(
         assert len(index.vectors) == 0
         rows = index.features.read([1, 2])
         assert (rows.ids, rows.vectors.shape) == ([1, 2], (2, 0))
+        generation = index.generation
         embedder.gate.set()
         await house.indexing.vectors_made()
         assert house.near(embedder.embed(["winter tyres"])[0])[0] == 1
         assert index.features.read([1, 2]).vectors == pytest.approx(embedder.embed([*TEXTS]), abs=1e-3)
+        assert index.generation > generation  # what was found without them is not given again
 
 
 @pytest.mark.anyio

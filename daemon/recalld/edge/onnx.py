@@ -52,8 +52,12 @@ class OnnxEmbedder(Embedder):
     def embed(self, texts: list[str]) -> Vectors:
         if not texts:
             return np.empty((0, self.dimensions), dtype=np.float32)
-        vectors = unit(np.stack([self._raw(text[:TEXT_CHARS_MAX] or " ") for text in texts]))
+        vectors = unit(self.raw(texts))
         return vectors if self._common is None else unit(vectors - self._common)
+
+    def raw(self, texts: list[str]) -> Vectors:
+        """The model's own vectors, of any length."""
+        return np.stack([self._raw(text[:TEXT_CHARS_MAX] or " ") for text in texts])
 
     def _raw(self, text: str) -> Vectors:
         try:

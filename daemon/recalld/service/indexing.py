@@ -387,6 +387,7 @@ class Indexing:
                 index.features.set_vector(memory_id, vector)
                 if vector.any():
                     index.vectors.add([memory_id], vector[None, :])
+                index.changed()
 
     async def vectors_made(self) -> None:
         """Return when what is stored has its vectors, or the embedder fails."""
