@@ -139,7 +139,7 @@ class Store:
 
     async def _adopt(self, analyser: str) -> None:
         """Take over what the same analyser made beside another model: memories are found and scored by their words while
-        the vectors of this one are made. 0.6 s for 100 thousand."""
+        the vectors of this one are made."""
         sql = (
             "INSERT INTO embeddings (memory_id, model_id, vector, terms, features)"
             " SELECT e.memory_id, ?1, NULL, e.terms, e.features FROM embeddings e"
