@@ -72,7 +72,7 @@ async def main(paths: Sequence[Path], settings: dict[str, str]) -> None:
             for path, conversation in told:
                 await replay([path], runtime_dir=daemon.runtime_dir, speed=0, agent=conversation.agent)
             await client.drain(timeout_s=120)
-            while (await client.status(timeout_s=30))["vectors_waiting"]:
+            while (await client.status(timeout_s=30))["vectors_waiting"]:  # noqa: ASYNC110 - nothing tells of it
                 await asyncio.sleep(0.2)
             for path, conversation in told:
                 tally = Tally()

@@ -187,6 +187,12 @@ def test_two_late_searches_are_an_error_in_time_not_silence(house: House) -> Non
     assert time.monotonic() - started < 5  # not when the searches end
 
 
+def test_what_could_not_be_ranked_in_time_is_not_begun(house: House) -> None:
+    assert house.ask("where are the winter tyres", ttl=10)().status == "ok"
+    body = house.ask("where are the summer tyres", ttl=1e-6)()
+    assert (body.status, body.reason) == ("error", "E_DEADLINE")
+
+
 def test_a_broken_search_is_a_late_one(house: House) -> None:
     house.embedder.broken = True
     body = house.ask("where are the winter tyres", ttl=10)()

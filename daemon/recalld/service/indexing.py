@@ -24,6 +24,7 @@ from recalld.edge.features import FeatureIndex, ids_and_vectors, session_number
 from recalld.edge.files import folder_name
 from recalld.edge.lexical import LexicalIndex, LexicalState
 from recalld.edge.reader import Reader
+from recalld.edge.rebuild import catch_up
 from recalld.edge.store import Store
 from recalld.edge.units import Entry, MemoryRow, Underived, entries_unit, vectors_unit
 from recalld.edge.vectors import Snapshot, VectorIndex
@@ -32,7 +33,6 @@ from recalld.service.counters import Counters
 from recalld.service.embedding import embed_texts
 from recalld.service.writer import Writer
 
-CATCH_UP_ROWS = 20_000  # read, indexed and committed at a time
 DERIVE_ROWS = 512
 EMBED_ROWS = 64  # vectors made and committed at a time: a second of a model on the processor, two requests of a server
 RETRY_SECONDS = 5.0
@@ -108,7 +108,7 @@ class Indexing:
     def _open(self, namespace: str) -> NamespaceIndex:
         index = NamespaceIndex(namespace, self._folder / folder_name(namespace))
         try:
-            self._catch_up_words(namespace, self._open_words(index), self._reader)
+            catch_up(self._open_words(index), namespace, self._reader)
         except (OSError, ValueError) as e:
             self._not_written(index, e)
         snapshot = self._load_snapshot(index)
@@ -133,19 +133,6 @@ class Indexing:
             if index.lexical.rebuilt:
                 self._log.warning("word index rebuilt", namespace=index.namespace, reason=index.lexical.rebuilt)
         return index.lexical
-
-    def _catch_up_words(self, namespace: str, words: LexicalIndex, reader: Reader) -> None:
-        state = words.state
-        removed = reader.tombstones(namespace, state.tombstone_id)
-        tombstone_id = removed[-1][0] if removed else state.tombstone_id
-        memory_id, gone = state.memory_id, [m for _, m in removed]
-        while True:
-            rows = reader.terms(namespace, memory_id, CATCH_UP_ROWS)
-            if not rows and not gone:
-                return
-            memory_id = rows[-1][0] if rows else memory_id
-            words.apply(rows, gone, LexicalState(memory_id, tombstone_id))
-            gone = []
 
     def _load_snapshot(self, index: NamespaceIndex) -> Snapshot | None:
         folder = index.folder / "vectors"
@@ -317,32 +304,47 @@ class Indexing:
         if index is None:
             return
         if words:
-            async with self._flushing:
-                try:
-                    await anyio.to_thread.run_sync(self._words_anew, index)
-                except (OSError, ValueError) as e:
-                    self._not_written(index, e)
-                    raise StorageError(f"the word index {index.folder} was not made: {e}") from None
-                index.changed()
-            self._log.info("word index made anew", namespace=namespace)
+            await self._words_anew(index)
         if vectors and not await self.make_snapshot(index, anew=True):
             raise StorageError(self._counters.faults.get("snapshot", "the vector snapshot was not made"))
 
-    def _words_anew(self, index: NamespaceIndex) -> None:
+    async def _words_anew(self, index: NamespaceIndex) -> None:
+        new = index.folder / "lexical.new"
+        database, model_id = str(self._store.path), str(self._store.model_id)
+        try:
+            shutil.rmtree(new, ignore_errors=True)
+            await self._in_process("recalld.edge.rebuild", database, index.namespace, model_id, str(new))
+            async with self._flushing:
+                await anyio.to_thread.run_sync(self._take_words, index, new)
+        except (OSError, ValueError) as e:
+            self._not_written(index, e)
+            raise StorageError(f"the word index {index.folder} was not made: {e}") from None
+        index.changed()
+        self._log.info("word index made anew", namespace=index.namespace)
+
+    def _take_words(self, index: NamespaceIndex, new: Path) -> None:
+        """What came since it was made is taken in with the next flush, or here."""
         folder, aside = index.folder / "lexical", index.folder / "lexical.old"
         if index.lexical is not None:
             index.lexical.close()  # it is searched until the new one is there
         shutil.rmtree(aside, ignore_errors=True)
         if folder.exists():
             folder.rename(aside)
+        new.rename(folder)
         reader = Reader(self._store.path, self._store.model_id)
         try:
             words = LexicalIndex(folder)
-            self._catch_up_words(index.namespace, words, reader)
+            catch_up(words, index.namespace, reader)
         finally:
             reader.close()
         index.lexical = words
         shutil.rmtree(aside, ignore_errors=True)
+
+    async def _in_process(self, module: str, *arguments: str) -> None:
+        """Run one of our modules in a process of its own. Raises ValueError with the last line of what it complained of."""
+        done = await anyio.run_process([sys.executable, "-m", module, *arguments], check=False, stderr=PIPE)
+        if done.returncode != 0:
+            raise ValueError("".join(done.stderr.decode(errors="replace").strip().splitlines()[-1:]))
 
     async def _make_vectors(self, reader: Reader) -> None:
         """Vectors of what was stored without, in order, until there is none; while the embedder fails, ask it again."""
@@ -413,23 +415,12 @@ class Indexing:
         """Have a snapshot made by another process, and take it in when no prompt waits. `anew`: not from the last one."""
         folder = index.folder / "vectors"
         self._log.info("snapshot started", namespace=index.namespace, newer=len(index.vectors.tail))
-        command = [
-            sys.executable,
-            "-m",
-            "recalld.edge.snapshot",
-            str(self._store.path),
-            index.namespace,
-            self._identity,
-            str(folder),
-            str(self._config.snapshot_threads),
-            *(["anew"] if anew else []),
-        ]
+        arguments = [str(self._store.path), index.namespace, self._identity, str(folder)]
+        arguments += [str(self._config.snapshot_threads), *(["anew"] if anew else [])]
         try:
             async with self._snapshotting:
-                done = await anyio.run_process(command, check=False, stderr=PIPE)
-            if done.returncode != 0:
-                raise ValueError("".join(done.stderr.decode(errors="replace").strip().splitlines()[-1:]))  # noqa: TRY301
-            await anyio.to_thread.run_sync(self._take_in, index, folder)
+                await self._in_process("recalld.edge.snapshot", *arguments)
+                await anyio.to_thread.run_sync(self._take_in, index, folder)
         except (OSError, ValueError, StorageError, RuntimeError) as e:
             self._counters.faults["snapshot"] = f"{folder}: {e}; recall goes on without it"
             self._log.error("snapshot failed", namespace=index.namespace, error=str(e))
