@@ -32,24 +32,29 @@ Attack = Callable[[DaemonProcess, Client], AbstractAsyncContextManager[None]]
 async def attacks(sizes: Sizes) -> None:
     """At the given size and at ten times that."""
     for memories in (sizes.memories, sizes.memories * 10):
-        with tempfile.TemporaryDirectory(prefix="recalld-") as name:
-            folder = Path(name)
-            emit("seed", f"{memories}", await seeded(memories, folder / "data"), "s")
-            prompts = prompts_of(sizes.attacked, memories)
-            bench = f"attack-{memories}"
-            with DaemonProcess(folder) as daemon:
-                floor = 0.0
-                for attack in (undisturbed, captures, words_made_anew, snapshot, backup, notes):
-                    waited = await _ask(daemon, prompts, attack)
-                    floor = floor or waited.p50
-                    target = "<= 8, p99 <= 25" if attack is undisturbed and memories == 1_000_000 else None
-                    waited.report(bench, attack.__name__, floor, target)
-                (await _ask(daemon, prompts, undisturbed, together=TOGETHER)).report(bench, "64 at once", floor)
-            with DaemonProcess(folder, index__commit_ms=FAST_COMMIT_MS) as daemon:
-                (await _ask(daemon, prompts, captures)).report(bench, "merges", floor)
-            async with _stopped_server() as port:
-                with DaemonProcess(folder, **_remote(port)) as daemon:
-                    (await _ask(daemon, prompts, undisturbed)).report(bench, "stopped embedder", floor)
+        await attack(memories, sizes.attacked)
+
+
+async def attack(memories: int, questions: int) -> None:
+    """One store, every attack on it."""
+    bench = f"attack-{memories}"
+    prompts = prompts_of(questions, memories)
+    with tempfile.TemporaryDirectory(prefix="recalld-") as name:
+        folder = Path(name)
+        emit("seed", f"{memories}", await seeded(memories, folder / "data"), "s")
+        with DaemonProcess(folder) as daemon:
+            floor = 0.0
+            for disturb in (undisturbed, captures, words_made_anew, snapshot, backup, notes):
+                waited = await _ask(daemon, prompts, disturb)
+                floor = floor or waited.p50
+                target = "<= 8, p99 <= 25" if disturb is undisturbed and memories == 1_000_000 else None
+                waited.report(bench, disturb.__name__, floor, target)
+            (await _ask(daemon, prompts, undisturbed, together=TOGETHER)).report(bench, "64 at once", floor)
+        with DaemonProcess(folder, index__commit_ms=FAST_COMMIT_MS) as daemon:
+            (await _ask(daemon, prompts, captures)).report(bench, "merges", floor)
+        async with _stopped_server() as port:
+            with DaemonProcess(folder, **_remote(port)) as daemon:
+                (await _ask(daemon, prompts, undisturbed)).report(bench, "stopped embedder", floor)
 
 
 class Waited:

@@ -43,6 +43,7 @@ from recalld.wire.messages import ContextBody, Status
 
 LANES = ("vector", "lexical")  # the longer one begins first
 SPARE = 8  # candidates of a ranked list beyond its length: for those that turn out to be superseded or expired
+SEND_SECONDS = 0.0005
 KEEPER_SECONDS = 1.0  # how long the keeper sleeps at most: its beat feeds the watchdog
 IDLE_LOOK_SECONDS = 0.005
 WAITING_MAX = 256  # questions under way; one more is answered E_BUSY at once
@@ -213,8 +214,8 @@ class Recall:
                 self._alarm = now + KEEPER_SECONDS if cutoff is None else min(cutoff, now + KEEPER_SECONDS)
                 if self._idle_work:  # a question that ends does not wake the keeper
                     self._alarm = min(self._alarm, now + IDLE_LOOK_SECONDS)
-            for runner in due:
-                self._complete(runner, reader)
+            for number, runner in enumerate(due, 1):
+                self._complete(runner, reader, behind=len(due) - number)
             if work is not None:
                 work()
             elif self._ready:
@@ -242,10 +243,11 @@ class Recall:
 
     # -- in whichever thread has the last word
 
-    def _complete(self, runner: Runner[Question, Any], reader: Reader) -> None:
+    def _complete(self, runner: Runner[Question, Any], reader: Reader, *, behind: int = 0) -> None:
+        """`behind`: how many others have to be answered after it."""
         question = runner.question
         late = runner.late(LANES)
-        if len(late) == len(LANES) or time.monotonic() > question.latest:
+        if len(late) == len(LANES) or time.monotonic() + behind * SEND_SECONDS > question.latest:
             self._finish(question, "error", Code.DEADLINE.value)
             return
         question.done("searched")
