@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from recalld.core.features import NONE, encode, features_of
+from recalld.core.features import NONE, SITTING_TURNS, encode, features_of
 from recalld.edge.features import Entry, FeatureIndex, session_number, write_file
 
 DIMENSIONS = 8
 
 
-def entry(number: int, session: str | None, text: str = "") -> Entry:
+HOUR_MS = 3_600_000
+
+
+def entry(number: int, session: str | None, text: str = "", at_ms: int = 0) -> Entry:
     vector = np.full(DIMENSIONS, number, dtype=np.float16)
     features = encode(features_of(text or f"Ada: word{number}", "Ada", None))
-    return Entry(number, session_number(session), session is not None, number * 1000, features, vector)
+    return Entry(number, session_number(session), session is not None, at_ms or number * 1000, features, vector)
 
 
 def seen(index: FeatureIndex, ids: list[int]) -> dict[int, Any]:
@@ -55,6 +59,23 @@ def test_sessions_that_alternate_keep_their_order_and_notes_have_no_neighbour() 
     assert found[3][4] == []
 
 
+def test_a_session_that_goes_on_for_years_is_read_by_sittings(tmp_path: Path) -> None:
+    told = [entry(n, "a", at_ms=n * HOUR_MS) for n in range(1, 4)]
+    told += [entry(n, "a", at_ms=(n + 20) * HOUR_MS) for n in range(4, 4 + SITTING_TURNS + 2)]
+    index = FeatureIndex(DIMENSIONS)
+    index.add(told)
+    for _ in range(2):
+        found = seen(index, [e.id for e in told])
+        assert [found[n][:2] for n in (3, 4, 5)] == [(2, None), (None, 5), (4, 6)]
+        last, first = SITTING_TURNS + 3, SITTING_TURNS + 4
+        assert found[last][:2] == (last - 1, None)
+        assert found[first][:2] == (None, first + 1)
+        assert [len(found[n][4]) for n in (3, 4, first)] == [3, SITTING_TURNS, 2]  # a term of each turn
+        assert not set(found[3][4]) & set(found[4][4])
+        write_file(tmp_path / "f", told[:10], DIMENSIONS)
+        index.take(tmp_path / "f")
+
+
 def test_what_is_not_there_is_not_read() -> None:
     index = FeatureIndex(DIMENSIONS)
     assert index.read([1, 2]).ids == []
@@ -66,7 +87,11 @@ def test_what_is_not_there_is_not_read() -> None:
 @given(st.data())
 def test_file_and_tail_say_the_same(tmp_path: Path, data: st.DataObject) -> None:
     sessions = data.draw(st.lists(st.sampled_from(["a", "b", None]), min_size=1, max_size=12))
-    entries = [entry(n, session) for n, session in enumerate(sessions, 1)]
+    hours = accumulate(data.draw(st.lists(st.sampled_from([0, 1, 7]), min_size=12, max_size=12)))
+    entries = [
+        entry(n, session, at_ms=HOUR_MS * hour + n)
+        for (n, session), hour in zip(enumerate(sessions, 1), hours, strict=False)
+    ]
     plain = FeatureIndex(DIMENSIONS)
     plain.add(entries)
     cut = data.draw(st.integers(0, len(entries)))

@@ -21,6 +21,8 @@ from recalld.core.words import terms
 PASSAGE_CHARS = 300
 WHOLE_CHARS = 600  # a turn up to this length is one memory; a longer one is cut into parts
 PART_CHARS = 400
+SITTING_TURNS = 64  # a session may go on for years: what is told in one sitting belongs together
+SITTING_GAP_MS = 6 * 3_600_000
 USER, ANSWERER, NOBODY = 0, 1, 2  # who says a passage
 SAYS_WHEN = 1  # a flag: the text names a time
 
@@ -55,10 +57,10 @@ class Features(Struct, array_like=True, frozen=True):
 class Rows(NamedTuple):
     """What was read of memories that are to be scored, and of their neighbours.
 
-    Of the first: `ids`, `created_ms`, `flags`, `names`, `before` and `after` (the row of the neighbour in the session, or
-    NONE) and `session` (its place in `session_numbers`). Of all rows, the first come first: `vectors`, and `starts`, their
-    first passage; each has one. Passages: `owner` (their row), `speaker`; `numbers`, the terms of all of them, and the
-    `passage` of each.
+    Of the first: `ids`, `created_ms`, `flags`, `names`, `before` and `after` (the row of the neighbour in the sitting, or
+    NONE) and `session` (the place of its sitting in `session_numbers`). Of all rows, the first come first: `vectors`, and
+    `starts`, their first passage; each has one. Passages: `owner` (their row), `speaker`; `numbers`, the terms of all of
+    them, and the `passage` of each.
     """
 
     ids: list[int]
@@ -144,6 +146,11 @@ def cut(said: Sequence[tuple[str, str]]) -> list[str]:
         told = piece if speaking == name else f"{name}: {piece}"
         packed, speaking = (f"{packed}\n{told}" if packed else told), name
     return [*parts, packed]
+
+
+def same_sitting(turns: int, last_ms: int, created_ms: int) -> bool:
+    """Whether a turn of a session belongs to the sitting that had so many turns, the last one then."""
+    return turns < SITTING_TURNS and created_ms - last_ms <= SITTING_GAP_MS
 
 
 def passages(text: str, speaker: str | None, answerer: str | None) -> list[Passage]:

@@ -1,13 +1,13 @@
 """What the memories of one namespace are scored by, where scoring needs it at once: a memory-mapped file made with the
 vector snapshot, and a tail in memory of what is newer. Reading sixty rows of it takes no statement and no copy of a page.
 
-Rows follow the memories' ids. The turns of a session are linked: a turn's neighbours say what it is about.
+Rows follow the memories' ids. The turns of a sitting are linked: a turn's neighbours say what it is about. A sitting is
+named by the id of its first turn, 0 is none.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from recalld.core.features import NONE, NOTHING, Features, Numbers, Rows
+from recalld.core.features import NONE, NOTHING, Features, Numbers, Rows, same_sitting
 
 _ALIGNED = 64
 
@@ -65,29 +65,47 @@ class _File:
         data = memoryview(self.blobs)
         return [data[a:b] for a, b in zip(self.offsets[rows].tolist(), self.offsets[rows + 1].tolist(), strict=True)]
 
-    def said(self, sessions: npt.NDArray[np.int64]) -> list[Numbers]:
-        """The distinct terms of sessions, none of one that is not here."""
+    def said(self, sittings: npt.NDArray[np.int64]) -> list[Numbers]:
+        """The distinct terms of sittings, none of one that is not here."""
         if not len(self.keys):
-            return [_NO_NUMBERS] * len(sessions)
-        places = np.minimum(np.searchsorted(self.keys, sessions), len(self.keys) - 1)
+            return [_NO_NUMBERS] * len(sittings)
+        places = np.minimum(np.searchsorted(self.keys, sittings), len(self.keys) - 1)
         starts, ends = self.word_starts[places].tolist(), self.word_starts[places + 1].tolist()
-        known = (self.keys[places] == sessions).tolist()
+        known = (self.keys[places] == sittings).tolist()
         return [self.words[a:b] if k else _NO_NUMBERS for a, b, k in zip(starts, ends, known, strict=True)]
+
+    def last_sitting(self, session: int) -> _Sitting | None:
+        """The newest of a session, without its words."""
+        place = _found(self.hosts, session)
+        if place is None:
+            return None
+        key = int(self.last_keys[place])
+        at = _found(self.keys, key)
+        assert at is not None
+        first, end = int(self.starts[at]), int(self.starts[at + 1])
+        row = int(self.turns[end - 1])
+        return _Sitting(key, end - first, row, int(self.created[row]))
 
 
 def write_file(path: Path, entries: Iterable[Entry], dimensions: int) -> None:
     """Write the features of a namespace, in order of the ids. Each has a vector."""
-    ids, sessions, created, offsets, blobs, vectors = [], [], [], [0], [], []
-    turns: dict[int, list[int]] = defaultdict(list)
+    ids, sittings, created, offsets, blobs, vectors = [], [], [], [0], [], []
+    turns: dict[int, list[int]] = {}
+    newest: dict[int, int] = {}  # the last sitting of each session
     for row, entry in enumerate(entries):
         ids.append(entry.id)
-        sessions.append(entry.session)
         created.append(entry.created_ms)
         blobs.append(entry.features)
         offsets.append(offsets[-1] + len(entry.features))
         vectors.append(np.asarray(entry.vector, dtype="<f2").tobytes())
+        sitting = newest.get(entry.session, 0)
         if entry.is_turn:
-            turns[entry.session].append(row)
+            rows = turns.get(sitting, [])
+            if not rows or not same_sitting(len(rows), created[rows[-1]], entry.created_ms):
+                sitting, rows = entry.id, []
+                newest[entry.session], turns[sitting] = sitting, rows
+            rows.append(row)
+        sittings.append(sitting)
     before, after = np.full(len(ids), NONE, dtype="<i4"), np.full(len(ids), NONE, dtype="<i4")
     keys = sorted(turns)
     starts, words, word_starts = [0], [], [0]
@@ -102,13 +120,15 @@ def write_file(path: Path, entries: Iterable[Entry], dimensions: int) -> None:
         path,
         {
             "ids": np.array(ids, dtype="<i8"),
-            "sessions": np.array(sessions, dtype="<i8"),
+            "sittings": np.array(sittings, dtype="<i8"),
             "created": np.array(created, dtype="<i8"),
             "before": before,
             "after": after,
             "offsets": np.array(offsets, dtype="<i8"),
             "blobs": np.frombuffer(b"".join(blobs), dtype="u1"),
             "vectors": np.frombuffer(b"".join(vectors), dtype="<f2").reshape(-1, dimensions),
+            "hosts": np.array(sorted(newest), dtype="<i8"),
+            "last_keys": np.array([newest[host] for host in sorted(newest)], dtype="<i8"),
             "keys": np.array(keys, dtype="<i8"),
             "starts": np.array(starts, dtype="<i8"),
             "turns": np.array([row for key in keys for row in turns[key]], dtype="<i4"),
@@ -142,6 +162,45 @@ def _write_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
         f.truncate(max(offset, 1))
 
 
+class _Sitting:
+    """A sitting that the tail has turns of: how many turns it has in all, the last one's row and time, and what the tail's
+    rows say, each term once."""
+
+    def __init__(self, key: int, turns: int = 0, last: int = NONE, last_ms: int = 0) -> None:
+        self.key = key
+        self.turns = turns
+        self.last = last
+        self.last_ms = last_ms
+        self.rows: list[int] = []
+        self._seen: set[int] = set()
+        self._said: Numbers = np.empty(64, dtype="<u4")
+        self._count = 0
+
+    def say(self, numbers: Numbers) -> None:
+        new = [number for number in numbers.tolist() if number not in self._seen]
+        self._seen.update(new)
+        end = self._count + len(new)
+        if end > len(self._said):
+            self._said = np.concatenate([self._said, np.empty(max(end, len(self._said)), dtype="<u4")])
+        self._said[self._count : end] = new
+        self._count = end
+
+    @property
+    def said(self) -> Numbers:
+        """From any thread: the count never runs ahead of the array."""
+        count = self._count
+        return self._said[:count]
+
+    def unsay(self, kept: Iterable[Numbers]) -> None:
+        """Say it all again, without what was removed."""
+        fresh = _Sitting(self.key)
+        for numbers in kept:
+            fresh.say(numbers)
+        self._count = 0
+        self._seen, self._said = fresh._seen, fresh._said
+        self._count = fresh._count
+
+
 class _Held:
     """One file and the tail above it: what a reader sees is of one piece. A row of the tail has a number above the file's."""
 
@@ -153,7 +212,9 @@ class _Held:
         self.row_of: dict[int, int] = {}  # of the tail, by id
         self.before: list[int] = []  # of the tail
         self.after: dict[int, int] = {}  # of any row that the tail follows
-        self.turns: dict[int, list[int]] = {}  # the tail's rows, by session
+        self.open: dict[int, _Sitting] = {}  # the newest of each session that the tail has turns of
+        self.sittings: dict[int, _Sitting] = {}  # all that the tail has turns of
+        self.sitting_of: list[int] = []  # of the tail
         self.removed: set[int] = set()  # rows
 
     def set_vector(self, memory_id: int, vector: npt.NDArray[np.float16]) -> None:
@@ -165,22 +226,24 @@ class _Held:
     def add(self, entry: Entry) -> None:
         if not self.dimensions and entry.vector is not None:
             self.dimensions = len(entry.vector)
-        row, last = self.base + len(self.tail), None
+        row, last = self.base + len(self.tail), NONE
+        sitting = self.open.get(entry.session)
+        if sitting is None and entry.session and self.file is not None:
+            sitting = self.file.last_sitting(entry.session)
         if entry.is_turn:
-            last = self._last(entry.session)
-            self.turns.setdefault(entry.session, []).append(row)
-        if last is not None:
-            self.after[last] = row
-        self.before.append(NONE if last is None else last)
+            if sitting is None or not same_sitting(sitting.turns, sitting.last_ms, entry.created_ms):
+                sitting = _Sitting(entry.id)
+            last = sitting.last
+            if last != NONE:
+                self.after[last] = row
+            sitting.turns, sitting.last, sitting.last_ms = sitting.turns + 1, row, entry.created_ms
+            sitting.rows.append(row)
+            sitting.say(_numbers_in(entry.features))
+            self.open[entry.session] = self.sittings[sitting.key] = sitting
+        self.before.append(last)
+        self.sitting_of.append(sitting.key if sitting else 0)
         self.tail.append(entry)
         self.row_of[entry.id] = row
-
-    def _last(self, session: int) -> int | None:
-        """The row of the newest turn of a session."""
-        if told := self.turns.get(session):
-            return told[-1]
-        place = None if self.file is None else _found(self.file.keys, session)
-        return None if self.file is None or place is None else int(self.file.turns[self.file.starts[place + 1] - 1])
 
     def remove(self, memory_id: int) -> None:
         row = self.row_of.get(memory_id)
@@ -189,8 +252,10 @@ class _Held:
         if row is None:
             return
         self.removed.add(row)
-        if row >= self.base and (entry := self.tail[row - self.base]).is_turn:
-            self.turns[entry.session].remove(row)
+        if row >= self.base and self.tail[row - self.base].is_turn:
+            sitting = self.sittings[self.sitting_of[row - self.base]]
+            sitting.rows.remove(row)
+            sitting.unsay(_numbers_in(self.tail[kept - self.base].features) for kept in sitting.rows)
 
     def newer(self, memory_id: int) -> Iterator[Entry]:
         """What the tail holds above an id."""
@@ -246,13 +311,13 @@ class _Held:
 
     def _gather(self, rows: Places, asked: int, before: Places, after: Places) -> Rows:
         old = rows < self.base
-        blobs, session = [], np.zeros(len(rows), dtype=np.int64)
+        blobs, sittings = [], np.zeros(len(rows), dtype=np.int64)
         ids, created = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
         vectors = np.zeros((len(rows), self.dimensions), dtype=np.float32)
         if self.file is not None and old.any():
             at = rows[old]
             blobs = self.file.encoded(at)
-            ids[old], session[old], created[old] = self.file.ids[at], self.file.sessions[at], self.file.created[at]
+            ids[old], sittings[old], created[old] = self.file.ids[at], self.file.sittings[at], self.file.created[at]
             vectors[old] = self.file.vectors[at]
         if not old.all():
             encoded = iter(blobs)
@@ -260,13 +325,14 @@ class _Held:
             blobs = [next(encoded) if entry is None else entry.features for entry in entries]
             for n, entry in enumerate(entries):
                 if entry is not None:
-                    ids[n], session[n], created[n] = entry.id, entry.session, entry.created_ms
+                    sitting = self.sitting_of[int(rows[n]) - self.base]
+                    ids[n], sittings[n], created[n] = entry.id, sitting, entry.created_ms
                     if entry.vector is not None:
                         vectors[n] = entry.vector
         found = _decode(b"\xdd" + len(blobs).to_bytes(4, "big") + b"".join(blobs))
         counts = np.frombuffer(b"".join([f.counts for f in found]), dtype="<u2")
         passages = np.array([len(f.speakers) for f in found])
-        told, place = np.unique(session[:asked], return_inverse=True)
+        told, place = np.unique(sittings[:asked], return_inverse=True)
         return Rows(
             ids=ids[:asked].tolist(),
             created_ms=created[:asked],
@@ -284,14 +350,12 @@ class _Held:
             session_numbers=self._said(told),
         )
 
-    def _said(self, sessions: npt.NDArray[np.int64]) -> list[Numbers]:
-        """The terms of each session, some of them more than once; none of no session."""
-        said = [_NO_NUMBERS] * len(sessions) if self.file is None else self.file.said(sessions)
-        if self.turns:
-            for n, session in enumerate(sessions.tolist()):
-                if told := self.turns.get(session):
-                    newer = [_numbers_in(self.tail[row - self.base].features) for row in told]
-                    said[n] = np.concatenate([said[n], *newer])
+    def _said(self, keys: npt.NDArray[np.int64]) -> list[Numbers]:
+        """The terms of each sitting, some of them twice; none of no sitting."""
+        said = [_NO_NUMBERS] * len(keys) if self.file is None else self.file.said(keys)
+        for n, key in enumerate(keys.tolist() if self.sittings else ()):
+            if (sitting := self.sittings.get(key)) is not None:
+                said[n] = np.concatenate([said[n], sitting.said]) if len(said[n]) else sitting.said
         return said
 
 

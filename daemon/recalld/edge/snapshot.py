@@ -19,7 +19,7 @@ from usearch.index import Index
 from recalld.edge.features import ids_and_vectors, write_file
 from recalld.edge.files import checksum, sync_folder, write_atomic
 from recalld.edge.reader import Reader
-from recalld.edge.vectors import SnapshotHeader, read_header
+from recalld.edge.vectors import VERSION, SnapshotHeader, read_header
 
 NICE = 10  # recall and capture go first
 
@@ -82,7 +82,7 @@ def _last(folder: Path, identity: str) -> tuple[Any, SnapshotHeader | None]:
     try:
         header = read_header(folder)
         path = folder / header.file
-        if header.identity == identity and checksum(path) == header.checksum:
+        if header.version == VERSION and header.identity == identity and checksum(path) == header.checksum:
             index = Index.restore(str(path), view=False)
             if index is not None:
                 return index, header

@@ -22,6 +22,7 @@ from recalld.edge.embed import Vectors
 from recalld.edge.files import checksum
 
 BLOCK = 4_096
+VERSION = 3  # of a snapshot's files
 _SCALE = 508.0  # int8 of a unit vector's components: measured within +-0.25 for static embeddings, so +-127
 EXPANSION = 128  # ef of the search; recall@10 .98 on real text at 100 thousand, 0.9 ms
 
@@ -39,7 +40,7 @@ class SnapshotHeader(Struct):
     memory_id: int
     tombstone_id: int
     dimensions: int
-    version: int = 2
+    version: int = VERSION
 
 
 class Snapshot:
@@ -52,6 +53,8 @@ class Snapshot:
     def __init__(self, folder: Path, identity: str) -> None:
         self.header = read_header(folder)
         self._path = folder / self.header.file
+        if self.header.version != VERSION:
+            raise ValueError(f"{self._path} was written in another form")
         if self.header.identity != identity:
             raise ValueError(f"{self._path} holds vectors of {self.header.identity}")
         self.features_path = self._path.with_suffix(".features")
