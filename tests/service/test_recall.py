@@ -193,6 +193,25 @@ def test_what_could_not_be_ranked_in_time_is_not_begun(house: House) -> None:
     assert (body.status, body.reason) == ("error", "E_DEADLINE")
 
 
+def test_a_ranking_that_takes_too_long_is_answered_for_by_the_keeper(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    rank = Ranker.rank
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        gate.wait(10)
+        return rank(*args, **kwargs)
+
+    monkeypatch.setattr(Ranker, "rank", slow)
+    wait = house.ask("where are the winter tyres", ttl=0.3)
+    body = wait()
+    assert (body.status, body.reason) == ("error", "E_DEADLINE")
+    gate.set()
+    assert house.ask("where are the summer tyres", ttl=10)().status == "ok"
+    assert wait() is body  # and there was no second answer
+
+
 def test_a_broken_search_is_a_late_one(house: House) -> None:
     house.embedder.broken = True
     body = house.ask("where are the winter tyres", ttl=10)()

@@ -64,7 +64,8 @@ class Injection:
             newest, hint = self._cold_start(question, chosen, reader)
         packed = pack(chosen, settings, ranked.weights, newest, hint)
         with self._lock:
-            session.gave(run_id, packed.shown, settings.repeat_turns)
+            if not question.answered:  # else the keeper lost patience, and nothing was given
+                session.gave(run_id, packed.shown, settings.repeat_turns)
         status: Status = "partial" if reason else "ok" if packed.text else "empty"
         if not reason and not chosen:
             reason = "cold_start" if packed.text else "given" if ranked.memories else None

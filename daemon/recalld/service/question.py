@@ -16,6 +16,7 @@ from recalld.wire.messages import ContextBody
 
 CANDIDATES = 16  # from each lane, and their neighbours; were every memory scored, .752 were injected for .751
 RANKING_SECONDS = 0.008  # to rank and pack, on a busy machine
+SENDING_SECONDS = 0.004
 
 
 class Asked(Struct, frozen=True):
@@ -61,6 +62,7 @@ class Question(Struct, eq=False):
     vector: Vector | None = None  # of a remote embedder
     terms: list[str] = field(default_factory=list)
     stages: dict[str, float] = field(default_factory=dict)
+    answered: bool = False
     offered: Offered = field(default_factory=Offered)
     first: bool = False
 
@@ -88,6 +90,11 @@ class Question(Struct, eq=False):
     def cutoff(self) -> float:
         """When the searches must be done, so that the answer can be."""
         return self.deadline - min(self.settings.margin_ms / 1000, (self.deadline - self.started) / 3)
+
+    @property
+    def last_moment(self) -> float:
+        """When an answer must be sent, whatever has become of the ranking."""
+        return self.deadline - min(SENDING_SECONDS, (self.deadline - self.started) / 12)
 
     @property
     def latest(self) -> float:

@@ -86,6 +86,7 @@ class Recall:
         self._race: Race[Question, Any] = Race(LANES)
         self._flights: Flights[Question, Any] = Flights(LANES)
         self._recent: RecentlyFound[Found] = RecentlyFound()
+        self._answering: dict[int, Question] = {}  # being ranked in a lane
         self._ready: deque[tuple[Question, Found]] = deque()  # found before: the keeper answers them
         self._idle_work: list[Callable[[], None]] = []
         self._wake: SimpleQueue[None] = SimpleQueue()
@@ -208,19 +209,23 @@ class Recall:
             self.beat = now = time.monotonic()
             with self._lock:
                 due = self._race.due(now)
-                busy = len(self._race) or self._ready
+                overdue = [q for q in self._answering.values() if q.last_moment <= now]
+                busy = len(self._race) or self._ready or self._answering
                 work = self._idle_work.pop(0) if self._idle_work and not busy else None
                 cutoff = self._race.next_cutoff()
-                self._alarm = now + KEEPER_SECONDS if cutoff is None else min(cutoff, now + KEEPER_SECONDS)
+                moments = [q.last_moment for q in self._answering.values() if q.last_moment > now]
+                self._alarm = min([now + KEEPER_SECONDS, *moments, *([] if cutoff is None else [cutoff])])
                 if self._idle_work:  # a question that ends does not wake the keeper
                     self._alarm = min(self._alarm, now + IDLE_LOOK_SECONDS)
+            for question in overdue:
+                self._finish(question, "error", Code.DEADLINE.value)
             for number, runner in enumerate(due, 1):
                 self._complete(runner, reader, behind=len(due) - number)
             if work is not None:
                 work()
             elif self._ready:
                 self._answer_ready(reader)
-            elif not due:
+            elif not due and not overdue:
                 with suppress(Empty):
                     self._wake.get(timeout=max(0.0, self._alarm - time.monotonic()))
         for queue in self._lanes.values():
@@ -318,6 +323,12 @@ class Recall:
         self._send(question, ContextBody(status, 0.0, reason=reason))
 
     def _send(self, question: Question, body: ContextBody, ranked: Ranked | None = None) -> None:
+        """The first answer is the answer: where a lane ranks for too long, the keeper's."""
+        with self._lock:
+            self._answering.pop(id(question), None)
+            if question.answered:
+                return
+            question.answered = True
         body.elapsed_ms = round((time.monotonic() - question.started) * 1000, 3)
         question.answer(body)
         if question.watch is not None:
@@ -352,6 +363,8 @@ class Recall:
                     asker.done(lane)
                 with self._lock:  # each only when its turn comes: until then the keeper has an eye on it
                     runner = self._race.result(asker.key, lane, result)
+                    if runner is not None:
+                        self._answering[id(asker)] = asker
                 if runner is not None:
                     self._complete(runner, reader)
         reader.close()
