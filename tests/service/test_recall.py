@@ -28,7 +28,7 @@ from recalld.service.indexing import NamespaceIndex
 from recalld.service.injection import Injection
 from recalld.service.question import Question
 from recalld.service.ranking import Ranker
-from recalld.service.recall import WAITING_MAX, Recall
+from recalld.service.recall import WAITING_FEW, WAITING_MAX, Recall
 from recalld.wire.messages import ContextBody
 
 TEXTS = ("Ada: The winter tyres are in the barn.", "Ada: The summer tyres are at the garage in Lund.")
@@ -234,6 +234,18 @@ def test_too_many_questions_are_refused_at_once(house: House) -> None:
     house.embedder.gate.set()
     house.lexical.gate.set()
     assert {wait().status for wait in waits} <= {"ok", "partial", "error"}
+
+
+def test_who_would_wait_in_vain_is_told_at_once(house: House) -> None:
+    house.embedder.gate.clear()
+    house.recall._service_s = 1.0
+    waits = [house.ask("where are the winter tyres", key=f"q{n}", limit=1, ttl=4) for n in range(WAITING_FEW + 1)]
+    body = house.ask("one more", ttl=4)()
+    assert (body.status, body.reason) == ("error", "E_BUSY")
+    patient = house.ask("one that can wait", ttl=60)
+    house.embedder.gate.set()
+    assert {wait().status for wait in waits} <= {"ok", "partial"}
+    assert patient().status in ("ok", "empty")
 
 
 def test_a_search_is_ranked_and_has_no_floor(house: House) -> None:

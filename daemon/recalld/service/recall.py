@@ -47,6 +47,7 @@ SEND_SECONDS = 0.0005
 KEEPER_SECONDS = 1.0  # how long the keeper sleeps at most: its beat feeds the watchdog
 IDLE_LOOK_SECONDS = 0.005
 WAITING_MAX = 256  # questions under way; one more is answered E_BUSY at once
+WAITING_FEW = 4  # so many wait whatever they take: a slow one says little of the next
 
 
 class Found(NamedTuple):
@@ -86,6 +87,7 @@ class Recall:
         self._race: Race[Question, Any] = Race(LANES)
         self._flights: Flights[Question, Any] = Flights(LANES)
         self._recent: RecentlyFound[Found] = RecentlyFound()
+        self._service_s = 0.0  # what the vector lane takes for a question, lately
         self._answering: dict[int, Question] = {}  # being ranked in a lane
         self._ready: deque[tuple[Question, Found]] = deque()  # found before: the keeper answers them
         self._idle_work: list[Callable[[], None]] = []
@@ -136,7 +138,7 @@ class Recall:
         cutoff = question.cutoff
         flight = None
         with self._lock:
-            busy = len(self._race) >= WAITING_MAX
+            busy = self._is_busy(cutoff)
             if not busy:
                 if not self._race.start(question.key, question, cutoff):
                     return  # the same question again; its answer is under way
@@ -157,6 +159,14 @@ class Recall:
     def _embedded(self, flight: Flight[Question, Any], vector: Vector | None) -> None:
         flight.askers[0].vector = vector
         self._lanes["vector"].put(flight)
+
+    def _is_busy(self, cutoff: float) -> bool:
+        """Whether a question would wait in vain, at the pace at which those before it are answered. It is told at once: an
+        error that comes after its deadline is of no use, and the time goes to those that can be served."""
+        waiting = len(self._race)
+        if waiting <= WAITING_FEW:
+            return False
+        return waiting >= WAITING_MAX or time.monotonic() + 1.25 * waiting * self._service_s > cutoff
 
     def _found_before(self, question: Question) -> Found | None:
         if not question.settings.cache_s or (key := question.same) is None:
@@ -348,6 +358,7 @@ class Recall:
             question = flight.askers[0]
             result = None
             index = self._find(question.namespace)
+            taken = time.monotonic()
             with self._lock:  # nobody joins between this look and its end
                 in_time = time.monotonic() < flight.until
             if index is not None and in_time:
@@ -367,6 +378,8 @@ class Recall:
                         self._answering[id(asker)] = asker
                 if runner is not None:
                     self._complete(runner, reader)
+            if lane == "vector" and in_time:
+                self._service_s += (time.monotonic() - taken - self._service_s) / 8
         reader.close()
 
     def _search_words(self, question: Question, index: NamespaceIndex, reader: Reader) -> LexicalHits | None:
