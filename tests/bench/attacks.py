@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
@@ -172,10 +172,10 @@ async def _reindex(daemon: DaemonProcess, what: str) -> None:
 
 
 @asynccontextmanager
-async def _again_and_again(work: Callable[[], object]) -> AsyncIterator[None]:
+async def _again_and_again(work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
     async def run() -> None:
         while True:
-            await work()  # type: ignore[misc]
+            await work()
 
     task = asyncio.create_task(run())
     yield

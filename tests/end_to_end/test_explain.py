@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from daemon_process import DaemonProcess
+from daemon_process import DaemonProcess, cli
 from recalld_client import RecalldError, SyncClient
 
 SECONDS = 20.0
 CTX = {"agent_id": "main", "session_key": "agent:main:chat", "run_id": "r1"}
 QUESTION = "What is my boat called?"
-
-
-def cli(process: DaemonProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "recalld", *arguments],
-        env=process.env,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
 
 
 def cli_json(process: DaemonProcess, *arguments: str) -> Any:

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from recalld.core.clean import clean, shorten
 from recalld.core.signals import text_of
-from recalld.core.words import terms
+from recalld.core.words import FUNCTION_WORDS, terms
 from recalld.wire.messages import QUERY_CHARS_MAX
 
 MESSAGES_MAX = 1_000  # of a history, from its end: a turn with many tool calls has hundreds
@@ -134,23 +134,24 @@ _FUNCTION = (
     _BACKWARD
     | _OPENINGS
     | _GREETINGS
+    | FUNCTION_WORDS
     | _terms(
         # determiners, numbers, pronouns of those who speak
-        "a an the some any no each every both all none either neither more most much many few less least such"
-        " first second third last next previous two three i me my mine myself you your yours yourself we us our ours"
-        " someone something anyone anything everyone everything nobody nothing thing things stuff"
+        "each every both all none either neither more most few less least such"
+        " first second third last next previous two three myself yours yourself ours"
+        " someone something anyone anything everyone everything nobody nothing things stuff"
         # questions
-        " what which who whom whose when where why how whether if"
+        " whether"
         # auxiliaries, and verbs that say nothing by themselves
-        " am is are was were be been being do does did done doing have has had having can could will would shall should"
-        " may might must ought isn aren wasn weren don doesn didn haven hasn hadn couldn wouldn shouldn won ain"
+        " doing"
+        " ought isn aren wasn weren don doesn didn haven hasn hadn couldn wouldn shouldn won ain"
         " go goes going went gone get gets got come comes came happen happens happened happening mean means meant"
         " say says said tell tells told know knows knew think thinks thought see let make makes made"
         # prepositions, adverbs, conjunctions
-        " of in on at by for from to with without about into over after before between under above up down out off"
-        " again as than not just only too very really quite even still yet already now else here ever never maybe"
+        " without between under above up down out off"
+        " again only too really quite even still yet already now else ever never maybe"
         # what keeps a conversation going
-        " yes yeah yep no nope ok okay sure please well right hm hmm oh ah"
+        " yeah yep nope ok okay sure please well right hm hmm oh ah"
         " exactly actually continue explain elaborate detail details example repeat"
     )
 )

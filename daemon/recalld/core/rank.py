@@ -18,7 +18,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from recalld.core.features import SAYS_WHEN, Numbers, Rows, number_of
-from recalld.core.words import stem, terms
+from recalld.core.words import FUNCTION_WORDS, stem, terms
 
 BACKGROUND_DOCS = 3_000  # weight of the background, in documents
 QUERY_TERMS_MAX = 64  # a prompt of many lines is scored by its 64 rarest terms
@@ -38,13 +38,8 @@ WEIGHTS: Mapping[str, float] = {
 
 Floats = npt.NDArray[np.float64]
 
-# Words that carry no topic: a question of nothing else has no content.
-_NO_TOPIC = """a an the and or but if of to in on at by for from with about as into over after before than then so very just
-i me my mine we us our you your he him his she her it its they them their this that these those there here
-is am are was were be been being do does did done have has had having will would can could should shall may might must
-what when where which who whom whose why how not no yes s t re ve ll d m
-some any many much kind type sort thing"""
-EMPTY_WORDS = frozenset(map(stem, _NO_TOPIC.split()))
+# A question of nothing else has no content; the last ones are what is left of contractions.
+EMPTY_WORDS = FUNCTION_WORDS | frozenset(terms("kind type sort s t re ve ll d m"))
 _ASKS_WHEN = re.compile(r"\s*(?:when|how long|what (?:date|day|month|year|time))\b", re.IGNORECASE)
 _MONTH_NAMES = "january february march april may june july august september october november december"
 _MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES.split(), 1)}

@@ -36,6 +36,12 @@ _IRREGULAR = {
 }
 
 
+_FUNCTION_WORDS = """a an the and or but if of to in on at by for from with about as into over after before than then so
+very just i me my mine we us our you your he him his she her it its they them their this that these those there here
+is am are was were be been being do does did done have has had having will would can could should shall may might must
+what when where which who whom whose why how not no yes some any many much thing"""
+
+
 @lru_cache(maxsize=65_536)
 def stem(word: str) -> str:
     """Of a lower-case word."""
@@ -96,3 +102,6 @@ def _split(word: str) -> list[str]:
     if last < len(word):
         parts.append(stem(word[last:]))
     return parts
+
+
+FUNCTION_WORDS = frozenset(terms(_FUNCTION_WORDS))  # English words that carry no topic

@@ -264,7 +264,12 @@ class _Held:
                 yield entry
 
     def removed_ids(self) -> list[int]:
-        return [self.tail[row - self.base].id if row >= self.base else int(self.file.ids[row]) for row in self.removed]  # type: ignore[union-attr]
+        return [self._id(row) for row in self.removed]
+
+    def _id(self, row: int) -> int:
+        if self.file is not None and row < self.base:
+            return int(self.file.ids[row])
+        return self.tail[row - self.base].id
 
     # -- reading
 
@@ -384,7 +389,7 @@ class FeatureIndex:
             self._held.set_vector(memory_id, vector.astype(np.float16))
 
     def remove(self, ids: Iterable[int]) -> None:
-        """They are nobody's neighbours from now on, and say nothing of their session once the file is made anew."""
+        """They are nobody's neighbours from now on, and say nothing of their sitting; those of the file once it is made anew."""
         with self._lock:
             for memory_id in ids:
                 self._held.remove(memory_id)

@@ -42,7 +42,7 @@ _generations = itertools.count(1)  # of all namespaces: an index that was made a
 
 
 class NamespaceIndex:
-    """Both indexes of one namespace, and what they have yet to take in. `generation` is another one as soon as a question
+    """The indexes of one namespace, and what they have yet to take in. `generation` is another one as soon as a question
     could find something else."""
 
     def __init__(self, namespace: str, folder: Path) -> None:
@@ -317,8 +317,7 @@ class Indexing:
             async with self._flushing:
                 await anyio.to_thread.run_sync(self._take_words, index, new)
         except (OSError, ValueError) as e:
-            self._not_written(index, e)
-            raise StorageError(f"the word index {index.folder} was not made: {e}") from None
+            raise StorageError(f"the word index {index.folder} was not made anew: {e}") from None
         index.changed()
         self._log.info("word index made anew", namespace=index.namespace)
 
